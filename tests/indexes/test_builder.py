@@ -175,7 +175,7 @@ def test_a_target_that_exists_needs_overwrite(tmp_path: Path, embedder: FakeEmbe
         ({"on_error": "ignore"}, "on_error='ignore'"),
         (
             {"index": "Flat;nprobes=8"},
-            "'nprobes=8' is none of the settings nprobe, efSearch, rescore",
+            "'nprobes=8' is not one of the settings nprobe, efSearch, rescore",
         ),
         ({"index": "IVF4,Flat;nprobe=0"}, "nprobe=0"),
         ({"index": "NoSuchIndex7"}, "NoSuchIndex7"),

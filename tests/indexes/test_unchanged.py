@@ -139,7 +139,7 @@ def test_a_change_within_a_change_is_refused_and_does_not_wait_for_itself(index:
             "read-only",
         ),
         (OSError(errno.EACCES, "Permission denied"), "Get the right to write there, or to"),
-        (OSError(errno.ENOSPC, "No space left on device"), "Make room and give the same command"),
+        (OSError(errno.ENOSPC, "No space left on device"), "Make room and run the same command"),
         (OSError(errno.EIO, "Input/output error"), "Repair the disk"),
     ],
 )

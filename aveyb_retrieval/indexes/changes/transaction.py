@@ -582,5 +582,5 @@ def _advice(error: OSError, elsewhere: str) -> str:
     if error.errno in (errno.EACCES, errno.EPERM) or "permission denied" in said:
         return f"Get the right to write there, or {elsewhere}"
     if error.errno in (errno.ENOSPC, errno.EDQUOT) or "no space left" in said or "quota" in said:
-        return "Make room and give the same command again: it continues where it stopped"
-    return "Repair the disk and give the same command again: it continues where it stopped"
+        return "Make room and run the same command again: it continues where it stopped"
+    return "Repair the disk and run the same command again: it continues where it stopped"

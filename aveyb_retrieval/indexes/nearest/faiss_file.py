@@ -92,7 +92,7 @@ def chosen(index: str, count: int) -> tuple[str, dict[str, int]]:
             value.isascii() and value.isdigit() and 0 < int(value) < 1 << 31
         ):
             raise ConfigError(
-                f"index={index!r}: {each!r} is none of the settings {', '.join(DEFAULT_PARAMS)}"
+                f"index={index!r}: {each!r} is not one of the settings {', '.join(DEFAULT_PARAMS)}"
                 " (nprobe=64)"
             )
         settings[name] = int(value)
@@ -122,7 +122,7 @@ def create(factory: str, dim: int) -> faiss.Index:
         degree = int(graph[1] or 64)
         if degree < 4 or degree % 2:
             raise ConfigError(
-                f"index {factory!r}: each vector has an even number of neighbours, 4 or more"
+                f"index {factory!r}: each vector has an even number of neighbors, 4 or more"
             )
         return faiss.IndexIDMap(faiss.IndexHNSWCagra(dim, degree // 2, faiss.METRIC_INNER_PRODUCT))
     if any(int(links) < 2 for links in _HNSW.findall(factory)):  # filling it ends the process

@@ -95,5 +95,5 @@ def check_citation(citation: dict[str, Any], place: str | Path) -> CitationCheck
         notes.append("the original has changed since")
     span = stands_in(text, citation["quote"], citation["span"])
     if span is None:
-        notes.append("the quoted words do not stand in it")
+        notes.append("the quoted words are not in it")
     return CitationCheck(name, span is not None, span, tuple(notes))

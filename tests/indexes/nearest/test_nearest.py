@@ -522,7 +522,9 @@ def test_a_graph_needs_a_card_with_room_and_its_wheel(
     )
     assert few.factory == "Flat"
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: 0)
-    with pytest.raises(BackendError, match=r"'CAGRA64': a GPU makes this graph, .* faiss-gpu-cuvs"):
+    with pytest.raises(
+        BackendError, match=r"'CAGRA64': only a GPU makes this graph, .* faiss-gpu-cuvs"
+    ):
         build_index([{"_id": "a", "text": "b"}], tmp_path / "index", index="CAGRA64")
     assert not (tmp_path / "index").exists()
 
