@@ -202,15 +202,9 @@ def set_threads(threads: int | None) -> None:
     help="Size of the vocabulary, special tokens included.",
 )
 @TEXT_FIELD
-@common.choose(
-    "--capitals",
-    "bytes marks",
-    "marks: write a capital as a mark and the lower-case letter, so that both spellings share"
-    " tokens.",
-)
 @click.option("--overwrite", is_flag=True, help="Replace an existing vocabulary.")
 def tokenizer(
-    files: tuple[Path, ...], out: Path, vocab_size: int, field: str, capitals: str, overwrite: bool
+    files: tuple[Path, ...], out: Path, vocab_size: int, field: str, overwrite: bool
 ) -> None:
     """Learn a byte-level BPE vocabulary from FILES (.jsonl, .jsonl.gz, .jsonl.zst, .txt)."""
     from aveyb_retrieval.encoder.text.tokenizer import VOCAB_FILE
@@ -221,7 +215,7 @@ def tokenizer(
             f"{out / VOCAB_FILE} exists: add --overwrite to replace it, or choose another folder"
         )
     texts = read_texts(files, field=field)
-    vocabulary = train_vocabulary(texts, vocab_size, capitals=capitals, name=out.name or "aveyb")
+    vocabulary = train_vocabulary(texts, vocab_size, name=out.name or "aveyb")
     vocabulary.save(out)
     click.echo(f"{vocabulary.vocab_size:,} tokens in {out}")
 

@@ -15,10 +15,9 @@ from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 from aveyb_retrieval.documents.reading import read_objects
 from aveyb_retrieval.encoder.text.tokenizer import (
     SPECIAL_TOKENS,
+    WORDS_PATTERN,
     AveyBTokenizer,
-    mark,
     printable_bytes,
-    words_pattern,
 )
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.files import hash_file
@@ -109,17 +108,15 @@ def train_vocabulary(
     texts: Iterable[str],
     vocab_size: int,
     *,
-    capitals: str = "bytes",
     name: str = "aveyb",
-    pattern: str | None = None,
+    pattern: str = WORDS_PATTERN,
 ) -> AveyBTokenizer:
     """Learn byte pair encoding (Sennrich et al., 2016) over the UTF-8 bytes of `texts`.
 
     Args:
         texts: read once, streamed.
         vocab_size: rows in all: 256 bytes, the merges, and the special tokens at the end.
-        capitals: "bytes" or "marks", see `AveyBTokenizer`.
-        pattern: what cuts a text into the pieces that merges never cross; None: `words_pattern`.
+        pattern: what cuts a text into the pieces that merges never cross.
     """
     if vocab_size <= SMALLEST:
         raise ConfigError(
@@ -127,9 +124,6 @@ def train_vocabulary(
             " more"
         )
     tokenizer = Tokenizer(models.BPE())
-    if capitals == "marks":
-        texts = (mark(text)[0] for text in texts)
-    pattern = pattern or words_pattern(capitals)
     pieces = pre_tokenizers.Split(Regex(pattern), behavior="isolated")
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pieces, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
@@ -154,4 +148,4 @@ def train_vocabulary(
         bytes(byte_of[character] for character in token)
         for token in sorted(vocab, key=lambda t: vocab[t])
     ]
-    return AveyBTokenizer.from_ranks(ranks, capitals=capitals, name=name, pattern=pattern)
+    return AveyBTokenizer.from_ranks(ranks, name=name, pattern=pattern)

@@ -42,9 +42,7 @@ FILES = {
 def sound(folder: Path) -> Path:
     """A model folder in order, of a few thousand parameters."""
     torch.manual_seed(0)
-    tokenizer = AveyBTokenizer.from_ranks(
-        [*(bytes([i]) for i in range(256)), b"so", b"or", b"me"], capitals="marks"
-    )
+    tokenizer = AveyBTokenizer.from_ranks([*(bytes([i]) for i in range(256)), b"so", b"or", b"me"])
     config = AveyBConfig.mini(
         vocab_size=tokenizer.vocab_size, hidden_size=16, num_hidden_layers=2, split_size=8
     )

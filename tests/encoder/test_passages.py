@@ -25,7 +25,6 @@ from aveyb_retrieval.encoder.text.wordpiece import Tokenizer, read_vocabulary
 from aveyb_retrieval.errors import ConfigError
 
 BYTES = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)])
-MARKS = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)], capitals="marks")
 
 PIECES = [
     "The pump stops. ",
@@ -150,7 +149,7 @@ def fuzzed(rng: random.Random) -> str:
 
 
 def fuzz(texts: range) -> None:
-    vocabularies = [BYTES, MARKS, read_vocabulary(DEFAULT_MODEL)]
+    vocabularies = [BYTES, read_vocabulary(DEFAULT_MODEL)]
     for seed in texts:
         rng = random.Random(seed)
         text = fuzzed(rng)

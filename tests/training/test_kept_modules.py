@@ -16,6 +16,7 @@ from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.encoder.embedders.loading import load_encoder
 from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.network.model import AveyBModel
+from aveyb_retrieval.encoder.text.tokenizer import SETTINGS_FILE, VOCAB_FILE
 from aveyb_retrieval.encoder.text.wordpiece import tokenizer_files
 from aveyb_retrieval.errors import InputError, ModelError
 from aveyb_retrieval.training.sentence_trainer import sentence_model
@@ -51,11 +52,8 @@ def edit(path: Path, **fields: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
-@pytest.mark.parametrize("capitals", ["bytes", "marks"])
-def test_a_folder_that_sentence_transformers_saved_again_opens(
-    tmp_path: Path, capitals: str
-) -> None:
-    tokenizer = train_vocabulary(SENTENCES, 360, capitals=capitals)
+def test_a_folder_that_sentence_transformers_saved_again_opens(tmp_path: Path) -> None:
+    tokenizer = train_vocabulary(SENTENCES, 360)
     sentence_transformer(
         AveyBModel(tiny_config()), tokenizer, tmp_path / "m", prompts={"query": "q: "}
     )
@@ -74,6 +72,18 @@ def test_a_folder_that_sentence_transformers_saved_again_opens(
     (tmp_path / "again" / "tokenizer.json").unlink()
     with pytest.raises(ModelError, match=r"vocab.tiktoken is missing.*360 embeddings"):
         load_encoder(tmp_path / "again")
+
+
+def test_a_tokenizer_that_changes_texts_is_refused(tmp_path: Path) -> None:
+    """Its ids would not be those of the text."""
+    sentence_transformer(
+        AveyBModel(tiny_config()), train_vocabulary(SENTENCES, 360), tmp_path / "m", prompts={}
+    )
+    for name in (VOCAB_FILE, SETTINGS_FILE):
+        (tmp_path / "m" / name).unlink()
+    edit(tmp_path / "m" / "tokenizer.json", normalizer={"type": "Lowercase"})
+    with pytest.raises(ModelError, match=r"tokenizer\.json: its normalizer changes texts"):
+        load_encoder(tmp_path / "m")
 
 
 @pytest.mark.parametrize(

@@ -7,20 +7,7 @@ token.
 
 `save` writes two formats of one vocabulary with identical ids: `vocab.tiktoken` +
 `aveyb_tokenizer.json` for this class, and `tokenizer.json` + `tokenizer_config.json` for
-`transformers.AutoTokenizer`, which decodes marks as they are.
-
-Capitals may be marks, so that "Paris", "paris" and "PARIS" share their tokens. An ASCII capital
-becomes its lower-case letter after a mark, which is placed before the space that belongs to the
-word:
-
-    "See Paris"  -> "<up>see<up> paris"        <up>: the next letter
-    "NASA"       -> "<lock>nasa"               <lock>: all letters that follow
-    "APIs"       -> "<lock>api<end>s"          <end>: <lock> ends here
-    "HTTPServer" -> "<lock>http<up>server"
-
-The marks are the control characters U+000E, U+000F and U+0010; where a text holds one itself, it is
-doubled. Every rule looks at four neighbouring characters at most, so the cost is linear, and
-`restore` gives back every text exactly.
+`transformers.AutoTokenizer`.
 """
 
 from __future__ import annotations
@@ -30,7 +17,6 @@ import binascii
 import hashlib
 import json
 import re
-import string
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -48,77 +34,9 @@ if TYPE_CHECKING:
 
     import tokenizers
 
-UP, LOCK, END = MARKS = "\x0e\x0f\x10"
-
-_C, _L = "[A-Z]", "[a-z]"
-# Capitals in a row that are not a lone capital before a lower-case word, with the blank in front if
-# there is one.
-_LOCK_HERE = rf"(?= {_C}{_C}(?!{_L}{_L}))|(?<![A-Z ])(?={_C}{_C}(?!{_L}{_L}))"
-_UP_HERE = (
-    rf"(?= {_C}(?!{_C}))|(?= {_C}{_C}{_L}{_L})"
-    rf"|(?<![A-Z ])(?={_C}(?!{_C}))|(?<![A-Z ])(?={_C}{_C}{_L}{_L})|(?<={_C})(?={_C}{_L}{_L})"
-)
-_END_HERE = rf"(?<={_C}{_C})(?={_L}(?!{_L}))"
-_RULES = ((LOCK, _LOCK_HERE), (UP, _UP_HERE), (END, _END_HERE))
-
-_HERE = re.compile("|".join(f"({rule})" for _, rule in _RULES) + f"|(?=([{MARKS}]))")
-_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
-_MARKED = re.compile(rb"([\x0e-\x10])\1|\x0e( ?[a-z])|\x0f( ?[a-z]+)|\x10")
-
-
-def mark(text: str) -> tuple[str, np.ndarray]:
-    """Replace capitals by marks.
-
-    Returns the marked text, and positions int64 `[n]` in `text`, ascending: the i-th mark was put
-    before character `positions[i]`, so it is character `positions[i] + i` of the marked text.
-    """
-    positions: list[int] = []
-    pieces: list[str] = []
-    done = 0
-    for found in _HERE.finditer(text):
-        start = found.start()
-        sign = found[4] if found.lastindex == 4 else _RULES[(found.lastindex or 1) - 1][0]
-        pieces += (text[done:start], sign)
-        positions.append(start)
-        done = start
-    pieces.append(text[done:])
-    return "".join(pieces).translate(_LOWER), np.asarray(positions, dtype=np.int64)
-
-
-def restore(data: bytes) -> bytes:
-    """Return the UTF-8 bytes of the original text, given those of the marked text."""
-    return _MARKED.sub(lambda found: found[1] or (found[2] or found[3] or b"").upper(), data)
-
-
-def original_offsets(offsets: np.ndarray, positions: np.ndarray, length: int) -> np.ndarray:
-    """Convert offsets int64 `[T, 2]` in a marked text of `length` characters to those in the
-    original text.
-
-    A mark, which `positions` of `mark` tell of, begins and ends where the character after it
-    begins.
-    """
-    is_mark = np.zeros(length, dtype=bool)
-    is_mark[positions + np.arange(len(positions))] = True
-    # [length + 1], original characters before each position
-    before = np.concatenate([[0], np.cumsum(~is_mark)])
-    return before[offsets]
-
-
-def huggingface_normalizer() -> tokenizers.normalizers.Normalizer:
-    """Return `mark` as the normalizer of a `tokenizer.json`."""
-    from tokenizers import Regex
-    from tokenizers.normalizers import Replace, Sequence
-
-    doubled = [Replace(sign, sign * 2) for sign in MARKS]
-    marked = [Replace(Regex(rule), sign) for sign, rule in _RULES]
-    return Sequence(
-        [*doubled, *marked, *(Replace(letter, letter.lower()) for letter in string.ascii_uppercase)]
-    )
-
-
 VOCAB_FILE = "vocab.tiktoken"
 SETTINGS_FILE = "aveyb_tokenizer.json"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -128,8 +46,6 @@ GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?
 # The same with numbers cut into groups of three digits, so that a small vocabulary is not spent on
 # years and prices.
 WORDS_PATTERN = GPT2_PATTERN.replace(r"\p{N}+", r"\p{N}{1,3}")
-# The same for text whose capitals are marks, each a token by itself (see `mark`).
-MARKED_PATTERN = r"[\x0e-\x10]|" + WORDS_PATTERN.replace(r"[^\s", r"[^\x0e-\x10\s")
 
 # BPE's cost grows faster than the length of one pre-token, and the pattern backtracks over white
 # space. So runs without white space, and runs of white space, are cut into blocks of this many
@@ -184,7 +100,6 @@ class AveyBTokenizer(Vocabulary):
         special_tokens: name -> id, outside the ranks; holds at least [PAD] [UNK] [CLS] [SEP]
             [MASK].
         vocab_size: rows of the embedding table, at least highest id + 1.
-        capitals: "bytes", a capital is a character like any other | "marks", as `mark` makes them.
         name: shown in messages.
 
     Raises:
@@ -198,14 +113,11 @@ class AveyBTokenizer(Vocabulary):
         pattern: str,
         special_tokens: Mapping[str, int],
         vocab_size: int,
-        capitals: str = "bytes",
         name: str = "aveyb",
     ) -> None:
         _check_vocabulary(ranks, special_tokens, vocab_size, name)
-        if capitals not in ("bytes", "marks"):
-            raise ModelError(f"{name}: capitals is {capitals!r}; it must be 'bytes' or 'marks'")
         super().__init__(name, vocab_size, special_tokens)
-        self.capitals, self.pattern, self.ranks = capitals, pattern, dict(ranks)
+        self.pattern, self.ranks = pattern, dict(ranks)
         try:
             self._bpe = tiktoken.Encoding(
                 name, pat_str=pattern, mergeable_ranks=self.ranks, special_tokens={}
@@ -250,15 +162,13 @@ class AveyBTokenizer(Vocabulary):
         cls,
         tokens: Sequence[bytes],
         *,
-        pattern: str | None = None,
-        capitals: str = "bytes",
+        pattern: str = WORDS_PATTERN,
         name: str = "aveyb",
     ) -> AveyBTokenizer:
         """Build a vocabulary from byte strings in merge order; the five special tokens follow the
         last one.
 
-        A `pattern` of None is WORDS_PATTERN or, for marked capitals, MARKED_PATTERN. Raises
-        ModelError: a byte string occurs twice, or one of the 256 single bytes is missing.
+        Raises ModelError: a byte string occurs twice, or one of the 256 single bytes is missing.
         """
         ranks = {token: rank for rank, token in enumerate(tokens)}
         for rank, token in enumerate(tokens):
@@ -269,10 +179,9 @@ class AveyBTokenizer(Vocabulary):
                 )
         return cls(
             ranks,
-            pattern=pattern or words_pattern(capitals),
+            pattern=pattern,
             special_tokens={token: len(tokens) + i for i, token in enumerate(SPECIAL_TOKENS)},
             vocab_size=len(tokens) + len(SPECIAL_TOKENS),
-            capitals=capitals,
             name=name,
         )
 
@@ -315,7 +224,6 @@ class AveyBTokenizer(Vocabulary):
             pattern=settings.pattern,
             special_tokens=settings.special_tokens,
             vocab_size=settings.vocab_size,
-            capitals=settings.capitals,
             name=settings.name,
         )
 
@@ -344,14 +252,18 @@ class AveyBTokenizer(Vocabulary):
                 f" and {VOCAB_FILE} is missing; copy {VOCAB_FILE} and {SETTINGS_FILE} from the"
                 " model that this one was made of"
             ) from error
-        capitals = "bytes" if content.get("normalizer") is None else "marks"
-        kept = {
-            "pattern": pattern,
-            "special_tokens": special_tokens,
-            "vocab_size": vocab_size,
-            "capitals": capitals,
-        }
-        return cls(ranks, name=str(path), **kept)  # type: ignore[arg-type]  # of four types
+        if content.get("normalizer") is not None:
+            raise ModelError(
+                f"{path}: its normalizer changes texts before they are cut, which no tokenizer of"
+                " an Avey-B model does; copy the tokenizer from the model that this one was made of"
+            )
+        return cls(
+            ranks,
+            pattern=pattern,
+            special_tokens=special_tokens,
+            vocab_size=vocab_size,
+            name=str(path),
+        )
 
     def save(self, folder: str | Path) -> None:
         """Write the vocabulary for this class and for `AutoTokenizer` into `folder` (created if
@@ -368,7 +280,6 @@ class AveyBTokenizer(Vocabulary):
             "format": FORMAT_VERSION,
             "name": self.name,
             "pattern": self.pattern,
-            "capitals": self.capitals,
             "special_tokens": self.special_tokens,
             "vocab_size": self.vocab_size,
             "vocab_sha256": hashlib.sha256(data).hexdigest(),
@@ -385,18 +296,11 @@ class AveyBTokenizer(Vocabulary):
         """Return token ids int32 `[T]` and offsets int64 `[T, 2]`, the characters `[start, end)`
         that they come from.
 
-        A token that holds only some of a character's bytes gets the offsets of the whole character;
-        a capital's mark is empty. Raises InputError: `text` is not a string or holds a lone
-        surrogate.
+        A token that holds only some of a character's bytes gets the offsets of the whole character.
+        Raises InputError: `text` is not a string or holds a lone surrogate.
         """
-        data = utf8(text)
-        if self.capitals == "bytes":
-            ids = self._ids(text)
-            return ids, self._offsets(data, len(text), ids)
-        marked, positions = mark(text)
-        ids = self._ids(marked)
-        offsets = self._offsets(marked.encode("utf-8"), len(marked), ids)
-        return ids, original_offsets(offsets, positions, len(marked))
+        data, ids = utf8(text), self._ids(text)
+        return ids, self._offsets(data, len(text), ids)
 
     def encode_words(self, texts: Sequence[str]) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return of each text the ids int32 `[T]` of `encode`, and the characters at which they
@@ -405,9 +309,7 @@ class AveyBTokenizer(Vocabulary):
         return [(ids, offsets[:, 0]) for ids, offsets in map(self.encode, texts)]
 
     def _offsets(self, data: bytes, characters: int, ids: np.ndarray) -> np.ndarray:
-        """Return character offsets int64 `[T, 2]` of the tokens of a (marked) text,
-        given as UTF-8.
-        """
+        """Return character offsets int64 `[T, 2]` of the tokens of a text, given as UTF-8."""
         lengths = self._byte_length[ids]
         ends = np.cumsum(lengths)
         offsets = np.stack([ends - lengths, ends], axis=1)
@@ -422,7 +324,7 @@ class AveyBTokenizer(Vocabulary):
     def encode_ids(self, text: str) -> np.ndarray:
         """Return the ids int32 `[T]` of `encode`, without the cost of the offsets."""
         utf8(text)
-        return self._ids(mark(text)[0] if self.capitals == "marks" else text)
+        return self._ids(text)
 
     @cached_property
     def knowledge(self) -> Knowledge:
@@ -442,13 +344,12 @@ class AveyBTokenizer(Vocabulary):
         """
         values = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids)).tolist()
         try:
-            data = b"".join([self._token_bytes[i] for i in values])
+            return b"".join([self._token_bytes[i] for i in values])
         except KeyError as error:
             raise InputError(
                 f"{self.name}: id {error.args[0]} has no token; ids run from 0 to"
                 f" {max(self._token_bytes)}"
             ) from None
-        return restore(data) if self.capitals == "marks" else data
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
         """Return the text of `ids` `[T]`; bytes that are not UTF-8 (a cut inside a character)
@@ -496,8 +397,6 @@ class AveyBTokenizer(Vocabulary):
         # needs its own.
         ids |= {token: i for token, i in self.special_tokens.items() if i < ordered[-1][1]}
         made = Tokenizer(models.BPE(ids, merges, ignore_merges=True))
-        if self.capitals == "marks":
-            made.normalizer = huggingface_normalizer()
         # The same class in Oniguruma's spelling, which writes code points in braces.
         space = re.sub(r"\\(?:u|x)([0-9a-f]+)", r"\\x{\1}", _SPACE)
         blocks = rf"[^{space}]{{{MAX_RUN}}}|[{space}]{{{MAX_RUN}}}"
@@ -632,11 +531,6 @@ def _cut_long_runs(text: str) -> list[str]:
     return pieces
 
 
-def words_pattern(capitals: str) -> str:
-    """Return the default pattern that cuts a text, or one with marked capitals, into words."""
-    return MARKED_PATTERN if capitals == "marks" else WORDS_PATTERN
-
-
 def printable_bytes() -> dict[int, str]:
     """Return GPT-2's table: each byte as one printable character, for vocabularies kept in JSON."""
     kept = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -686,7 +580,6 @@ class _Settings(msgspec.Struct):
 
     name: str
     pattern: str
-    capitals: str
     special_tokens: dict[str, int]
     vocab_size: int
     vocab_sha256: str
