@@ -85,7 +85,7 @@ def layer(x: torch.Tensor, w: Weights, name: str, config: AveyBConfig) -> torch.
     """Run one layer on one split, `[T, D]` -> `[T, D]`: enrich, contextualize a half, fuse, add the
     input.
     """
-    m = config.mixed_size
+    m = config.hidden_size * config.expansion_factor // 4
     normed = rms_norm(x, x.shape[-1:], w[f"{name}.norm.weight"], config.norm_eps)
     # [T, 4 m] (eq. 1)
     enriched = relu(linear(normed, w[f"{name}.enricher.weight"], w[f"{name}.enricher.bias"])) ** 2

@@ -36,6 +36,7 @@ BESIDE = {("eval", "training"), ("training", "eval")}
 ROOMS = {
     "encoder": [
         "folders",
+        "settings",
         "config",
         "text",
         "network",

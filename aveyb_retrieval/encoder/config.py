@@ -8,18 +8,21 @@ field: the ranker's scores, choice and weights are float32.
 
 from __future__ import annotations
 
-import inspect
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import transformers
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
 from aveyb_retrieval.encoder.folders import is_released
-from aveyb_retrieval.errors import AveyBError, ConfigError, ModelError, first_line
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from aveyb_retrieval.encoder.settings import (
+    MODEL_TYPE,
+    RELEASED,
+    EncoderSettings,
+    Settings,
+    released_fields,
+)
+from aveyb_retrieval.errors import AveyBError, ConfigError, first_line
 
 # what transformers and sentence-transformers raise about damaged folders, for want of errors of
 # their own
@@ -36,59 +39,65 @@ LOADING_ERRORS = (
     StrictDataclassError,
 )
 
-_CHOICES = {
-    "enricher_activation": ("gelu", "relu2"),
-    "mix_activation": ("none", "relu"),
-    "similarity_norm": ("l1", "sum"),
-    "weight_norm": ("max", "min"),
-    "retrieved_order": ("sequence", "score"),
-    "tail": ("masked", "zero_slots"),
-    "weight_init": ("normal", "xavier"),
-    "static_init": ("xavier", "local"),
-}
-_LAYERS = ("static", "dynamic")
-# least and largest values: far beyond any model, but a damaged file must not ask for endless memory
-# or time
-_SIZES = {
-    "vocab_size": (1, 1 << 24),
-    "hidden_size": (1, 1 << 16),
-    "num_hidden_layers": (1, 1 << 12),
-    "split_size": (1, 1 << 16),
-    "num_retrieved": (0, 1 << 10),
-    "expansion_factor": (1, 1 << 8),
-}
-_SWITCHES = ("mix_bias", "learned_residual", "final_norm")
-_NUMBERS = ("norm_eps", "similarity_eps", "max_split_weight", "initializer_range", "tail_share")
-
-# Fields that older `config.json` files hold, with the one value that is left of each; they are read
-# and not written again.
-_FORMER_FIELDS = {
-    "compressor_residual": True,
-    "ranker_direction": "past",
-    "enriched_order": "bypass_gate_mixed",
-    "fuser_order": "bypass_context",
-    "funnel_after": None,
-    "funnel_factor": None,
-    "funnel_pool": None,
-    "funnel_recovery": None,
-}
-_FORMER_HEADS = ("answer_form",)  # of a head that such a file may or may not have had
-
-RELEASED: dict[str, Any] = {
-    "enricher_activation": "gelu",
-    "mix_activation": "none",
-    "mix_bias": False,
-    "similarity_norm": "l1",
-    "learned_residual": True,
-    "final_norm": False,
-    "weight_norm": "min",
-    "weight_init": "xavier",
-    "retrieved_order": "score",
-    "tail": "zero_slots",
+# Choices that the paper compares and the encoder does not have, and who has them.
+_CHOICES_OF_OTHERS = {
+    "ranker_direction": "ReferenceAveyB",
+    "compressor": "ReferenceAveyB",
+    "coupled": "ReferenceAveyB",
+    "funnel_after": "FunnelAveyBConfig",
+    "funnel_factor": "FunnelAveyBConfig",
+    "funnel_pool": "FunnelAveyBConfig",
+    "funnel_recovery": "FunnelAveyBConfig",
 }
 
 
-class AveyBConfig(transformers.PreTrainedConfig):
+class SettingsConfig(transformers.PreTrainedConfig):
+    """A configuration of transformers around `Settings`: its fields are theirs, and checked.
+
+    Raises:
+        ConfigError: a value is out of range or not one of its choices.
+    """
+
+    settings_type: ClassVar[type[Settings]]
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        """Check every field, and fill in what follows from others."""
+        settings = self.settings_type.read(kwargs, type(self).__name__).fields()
+        super().__post_init__(
+            **{name: value for name, value in kwargs.items() if name not in settings}
+        )
+        for name, value in settings.items():
+            setattr(self, name, value)
+
+    @property
+    def settings(self) -> Any:
+        """The fields as they are now, checked: what the network reads.
+
+        Reading an attribute of a transformers configuration costs as much as a small tensor
+        operation.
+        """
+        names = self.settings_type.__struct_fields__
+        fields = {name: getattr(self, name) for name in names}
+        return self.settings_type.read(fields, type(self).__name__)
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
+        """Build from the fields of a `config.json`; `kwargs` are those of transformers.
+
+        Raises:
+            ConfigError: a value is out of range, not one of its choices, or of another type.
+        """
+        try:
+            return super().from_dict(config_dict, **kwargs)
+        except AveyBError:
+            raise
+        except LOADING_ERRORS as error:  # of transformers, about the fields that it adds
+            raise ConfigError(
+                f"config.json: {type(error).__name__} ({first_line(error)})"
+            ) from error
+
+
+class AveyBConfig(SettingsConfig):
     """Configuration of an Avey-B encoder.
 
     Sizes:
@@ -136,143 +145,22 @@ class AveyBConfig(transformers.PreTrainedConfig):
         ConfigError: a value is out of range or not one of its choices.
     """
 
-    model_type = "avey-b"
+    model_type = MODEL_TYPE
+    settings_type: ClassVar[type[Settings]] = EncoderSettings
 
-    vocab_size: int = 50304
-    hidden_size: int = 768
-    num_hidden_layers: int = 30
-    split_size: int = 256
-    num_retrieved: int = 3
-    expansion_factor: int = 4
-    tail_share: float = 0.5
-    layer_pattern: list[str] | None = None
-    enricher_activation: str = "relu2"
-    mix_activation: str = "relu"
-    mix_bias: bool = True
-    similarity_norm: str = "sum"
-    learned_residual: bool = False
-    final_norm: bool = True
-    weight_norm: str = "max"
-    retrieved_order: str = "sequence"
-    tail: str = "masked"
-    norm_eps: float = 1e-12
-    similarity_eps: float = 1e-12
-    max_split_weight: float = 1e4
-    weight_init: str = "normal"
-    initializer_range: float = 0.02
-    static_init: str = "xavier"
     tie_word_embeddings: bool = True
     max_position_embeddings: int = -1  # sentence-transformers reads -1 as "no limit"
 
     def __post_init__(self, **kwargs: Any) -> None:
-        """Fill in `layer_pattern` and check every field."""
-        self._check_types()
-        if self.layer_pattern is None:
-            self.layer_pattern = [
-                "dynamic" if i % 2 else "static" for i in range(self.num_hidden_layers)
-            ]
-        super().__post_init__(**self._without_former_fields(kwargs))
-        self._check()
-
-    def _without_former_fields(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """Return the fields that are not declared, without those that older files hold.
-
-        Raises:
-            ConfigError: one of these says that the model computes what this one does not.
-        """
-        former = {**_FORMER_FIELDS, "compressor": "linear" if self.num_retrieved else "none"}
-        for name, own in former.items():
-            if name in fields and fields[name] not in (None, own):
+        """Refuse choices that the model does not have, and check every field."""
+        for name, owner in _CHOICES_OF_OTHERS.items():
+            is_own = name in self.settings_type.__struct_fields__
+            if not is_own and kwargs.get(name) is not None:
                 raise ConfigError(
-                    f"AveyBConfig.{name} is {fields[name]!r}; models of this package have {own!r}"
-                    " alone"
+                    f"AveyBConfig.{name} is {kwargs[name]!r}, a choice that {owner} alone has; use"
+                    " that, or leave it out"
                 )
-        return {
-            name: value
-            for name, value in fields.items()
-            if name not in former and name not in _FORMER_HEADS
-        }
-
-    def _check_types(self) -> None:
-        for name, (least, most) in _SIZES.items():
-            value = getattr(self, name)
-            if type(value) is not int or not least <= value <= most:
-                shown = (
-                    value
-                    if not isinstance(value, int) or value.bit_length() < 64
-                    else "of too many digits"
-                )
-                raise ConfigError(
-                    f"AveyBConfig.{name} is {shown!r}; it must be at least {least}, at most {most}"
-                )
-        for name in _SWITCHES:
-            if type(getattr(self, name)) is not bool:
-                raise ConfigError(
-                    f"AveyBConfig.{name} is {getattr(self, name)!r}; it must be True or False"
-                )
-        for name in _NUMBERS:
-            value = getattr(self, name)
-            if type(value) not in (int, float) or not 0 <= value < float("inf"):
-                raise ConfigError(
-                    f"AveyBConfig.{name} is {value!r}; it must be a number of 0 or more"
-                )
-        if self.layer_pattern is not None and not isinstance(self.layer_pattern, list):
-            raise ConfigError(
-                f"AveyBConfig.layer_pattern is {self.layer_pattern!r}; it must be a list"
-            )
-
-    def _check(self) -> None:
-        # 0.7 x 40 is not quite 28
-        tail = round(self.tail_share * self.expansion_factor * self.hidden_size, 6)
-        if not 0 < self.tail_share < 1 or tail % 2:
-            raise ConfigError(
-                f"AveyBConfig.tail_share is {self.tail_share}: of expansion_factor"
-                f" {self.expansion_factor} x hidden_size {self.hidden_size} that is a tail of"
-                f" {tail:g}; it must be even, above 0 and less than all"
-            )
-        for name, choices in _CHOICES.items():
-            if getattr(self, name) not in list(choices):
-                raise ConfigError(
-                    f"AveyBConfig.{name} is {getattr(self, name)!r}; choose one of"
-                    f" {', '.join(choices)}"
-                )
-        if self.enricher_activation == "gelu" and self.similarity_norm == "sum":
-            raise ConfigError(
-                "AveyBConfig.similarity_norm is 'sum' with enricher_activation 'gelu': similarities"
-                " can be negative then, and a row's sum zero; choose 'l1', or 'relu2'"
-            )
-        pattern = self.layer_pattern or []
-        if len(pattern) != self.num_hidden_layers or any(layer not in _LAYERS for layer in pattern):
-            raise ConfigError(
-                f"AveyBConfig.layer_pattern has {len(pattern)} entries"
-                f" {sorted(set(map(str, pattern)))} for num_hidden_layers {self.num_hidden_layers};"
-                f" give one of {', '.join(_LAYERS)} for each layer"
-            )
-
-    @property
-    def mixed_size(self) -> int:
-        """m, the width of the part that is mixed; the gate is as wide, the bypassed head takes the
-        rest.
-        """
-        return round(self.tail_share * self.expansion_factor * self.hidden_size) // 2
-
-    @property
-    def bypass_size(self) -> int:
-        """The width of the bypassed head."""
-        return self.expansion_factor * self.hidden_size - 2 * self.mixed_size
-
-    @classmethod
-    def read_released(cls, settings: Mapping[str, Any], where: str) -> AveyBConfig:
-        """Return the configuration that a `config.json` in the authors' format means; `where` names
-        the file.
-        """
-        names = inspect.signature(cls.from_released).parameters
-        if missing := [name for name in names if name not in settings]:
-            raise ModelError(
-                f"{where}: a released Avey-B configuration must have {', '.join(names)}; lacks"
-                f" {missing}"
-            )
-        return cls.from_released(**{name: settings[name] for name in names})
+        super().__post_init__(**kwargs)
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -283,16 +171,9 @@ class AveyBConfig(transformers.PreTrainedConfig):
             ConfigError: a value is out of range, not one of its choices, or of another type.
             ModelError: a released configuration lacks a field.
         """
-        try:
-            if is_released(config_dict):
-                config_dict = cls.read_released(config_dict, "config.json").to_dict()
-            return super().from_dict(config_dict, **kwargs)
-        except AveyBError:
-            raise
-        except LOADING_ERRORS as error:  # of transformers, about the fields that it adds
-            raise ConfigError(
-                f"config.json: {type(error).__name__} ({first_line(error)})"
-            ) from error
+        if is_released(config_dict):
+            config_dict = released_fields(config_dict, "config.json")
+        return super().from_dict(config_dict, **kwargs)
 
     @classmethod
     def paper_base(cls, **overrides: Any) -> AveyBConfig:
@@ -347,13 +228,12 @@ class AveyBConfig(transformers.PreTrainedConfig):
         """Return the configuration that the fields of a released checkpoint's
         `config.json` mean.
         """
-        return cls(
-            **RELEASED,
-            vocab_size=vocab_size,
-            hidden_size=d_embed,
-            num_hidden_layers=n_layers,
-            split_size=chunk_size,
-            num_retrieved=k,
-            norm_eps=eps,
-            similarity_eps=eps,
-        )
+        stored = {
+            "vocab_size": vocab_size,
+            "d_embed": d_embed,
+            "n_layers": n_layers,
+            "chunk_size": chunk_size,
+            "k": k,
+            "eps": eps,
+        }
+        return cls(**released_fields(stored, "released checkpoint"))

@@ -28,10 +28,10 @@ from transformers.cache_utils import Cache
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
 
-from aveyb_retrieval.encoder.network.checkpoints import check_complete, check_fits
 from aveyb_retrieval.encoder.network.model import IGNORED_LABEL
+from aveyb_retrieval.encoder.network.tensors import check_complete, check_fits
 from aveyb_retrieval.errors import InputError, ModelError
-from aveyb_retrieval.family.config import AveyConfig
+from aveyb_retrieval.family.config import AveyConfig, AveySettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -46,10 +46,10 @@ _TENSOR = re.compile(r"^(?:[A-Za-z_]\w*\.)*?(wte\.weight|blocks\.\d+\..+|ln_f\.w
 class AveyContextualizer(nn.Module):
     """`gate * ((tril(V) * cosines) mixed)` over the tokens of a context (eq. 2)."""
 
-    def __init__(self, config: AveyConfig) -> None:
+    def __init__(self, settings: AveySettings) -> None:
         super().__init__()
-        self.eps = config.similarity_eps
-        self.spatial_proj = nn.Parameter(torch.empty(config.context_size, config.context_size))
+        self.eps = settings.similarity_eps
+        self.spatial_proj = nn.Parameter(torch.empty(settings.context_size, settings.context_size))
 
     def forward(self, tail: torch.Tensor) -> torch.Tensor:
         """Mix `[n, T, 2 m]`, T up to C, to `[n, T, m]`."""
@@ -63,13 +63,13 @@ class AveyContextualizer(nn.Module):
 class AveyProcessor(nn.Module):
     """Enricher, contextualizer and fuser (eq. 1 to 3)."""
 
-    def __init__(self, config: AveyConfig) -> None:
+    def __init__(self, settings: AveySettings) -> None:
         super().__init__()
-        tail, bypass = config.tail_size, config.enriched_size - config.tail_size
+        tail, bypass = settings.tail_size, settings.enriched_size - settings.tail_size
         self.sizes = [tail, bypass]
-        self.enricher = nn.Linear(config.hidden_size, tail + bypass)
-        self.contextualizer = AveyContextualizer(config)
-        self.fuser = nn.Linear(tail // 2 + bypass, config.hidden_size)
+        self.enricher = nn.Linear(settings.hidden_size, tail + bypass)
+        self.contextualizer = AveyContextualizer(settings)
+        self.fuser = nn.Linear(tail // 2 + bypass, settings.hidden_size)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Process `[n, T, D]` to `[n, T, D]`."""
@@ -80,10 +80,10 @@ class AveyProcessor(nn.Module):
 class AveyLayer(nn.Module):
     """`x + processor(norm(x))`; the modules have the names of the authors' tensors."""
 
-    def __init__(self, config: AveyConfig) -> None:
+    def __init__(self, settings: AveySettings) -> None:
         super().__init__()
-        self.rms_norm = nn.RMSNorm(config.hidden_size, config.norm_eps)
-        self.ctxt = AveyProcessor(config)
+        self.rms_norm = nn.RMSNorm(settings.hidden_size, settings.norm_eps)
+        self.ctxt = AveyProcessor(settings)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Run the layer on contexts `[n, T, D]`, T up to C."""
@@ -154,7 +154,10 @@ class AveyForCausalLM(PreTrainedModel, GenerationMixin):
         """Make the model with random weights; `from_pretrained` loads trained ones."""
         super().__init__(config)
         self.wte = nn.Embedding(config.vocab_size, config.hidden_size)
-        self.blocks = nn.ModuleList(AveyLayer(config) for _ in range(config.num_hidden_layers))
+        self.settings: AveySettings = config.settings
+        self.blocks = nn.ModuleList(
+            AveyLayer(self.settings) for _ in range(config.num_hidden_layers)
+        )
         self.ln_f = nn.RMSNorm(config.hidden_size, config.norm_eps)
         self.gradient_checkpointing = False
         self.post_init()
@@ -280,7 +283,7 @@ class AveyForCausalLM(PreTrainedModel, GenerationMixin):
 
     def new_cache(self, texts: int) -> AveyCache:
         """Return an empty cache for a batch of `texts` texts."""
-        weight, size = self.wte.weight, self.config.split_size
+        weight, size = self.wte.weight, self.settings.split_size
         none = weight.new_empty(0, size, weight.shape[1])
         empty = TextState(
             finished=none,
@@ -322,15 +325,15 @@ class AveyForCausalLM(PreTrainedModel, GenerationMixin):
             vectors += [self._run(*context) for context in contexts]
             places.append(row * input_ids.shape[1] + columns)
         if not vectors:
-            return self.wte.weight.new_zeros(*input_ids.shape, self.config.hidden_size)
+            return self.wte.weight.new_zeros(*input_ids.shape, self.settings.hidden_size)
         tokens = torch.cat(vectors)
-        hidden = tokens.new_zeros(input_ids.numel(), self.config.hidden_size)
+        hidden = tokens.new_zeros(input_ids.numel(), self.settings.hidden_size)
         return hidden.index_copy(0, torch.cat(places), tokens).view(*input_ids.shape, -1)
 
     def _splits(self, x: torch.Tensor) -> torch.Tensor:
         """Cut a text `[T, D]` into splits `[n, S, D]`; zeros fill the last one up."""
-        missing = -len(x) % self.config.split_size
-        return pad(x, (0, 0, 0, missing)).view(-1, self.config.split_size, x.shape[1])
+        missing = -len(x) % self.settings.split_size
+        return pad(x, (0, 0, 0, missing)).view(-1, self.settings.split_size, x.shape[1])
 
     def _contexts_of_text(
         self, x: torch.Tensor, length: int, *, strict: bool
@@ -345,7 +348,7 @@ class AveyForCausalLM(PreTrainedModel, GenerationMixin):
         Yields:
             `[m, C, D]` and int64 `[t]`, rows of the flattened contexts.
         """
-        size, context = self.config.split_size, self.config.context_size
+        size, context = self.settings.split_size, self.settings.context_size
         unit = self._unit(x)
         first_of_split = context - size
         together = max(1, self.max_group_tokens // context)
@@ -403,9 +406,10 @@ class AveyForCausalLM(PreTrainedModel, GenerationMixin):
         Returns:
             `[n, k S + T, D]`.
         """
-        chosen, weights = choose_splits(scores, self.config.num_retrieved, self.config.weight_norm)
+        settings = self.settings
+        chosen, weights = choose_splits(scores, settings.num_retrieved, settings.weight_norm)
         weighted = splits[chosen] * weights[..., None, None].to(splits.dtype)
-        missing = self.config.num_retrieved - chosen.shape[1]
+        missing = settings.num_retrieved - chosen.shape[1]
         weighted = pad(weighted, (0, 0, 0, 0, missing, 0))
         return torch.cat([weighted.flatten(1, 2), current], dim=1)
 
@@ -424,7 +428,8 @@ class AveyForCausalLM(PreTrainedModel, GenerationMixin):
     def _unit(self, x: torch.Tensor) -> torch.Tensor:
         """Return `x / (|x| + eps)`, in float32 at least."""
         x = _wide(x)
-        return x / (torch.linalg.vector_norm(x, dim=-1, keepdim=True) + self.config.similarity_eps)
+        norms = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return x / (norms + self.settings.similarity_eps)
 
     @torch.no_grad()
     def _extend(
@@ -440,7 +445,7 @@ class AveyForCausalLM(PreTrainedModel, GenerationMixin):
 
     def _append(self, text: TextState, x: torch.Tensor) -> TextState:
         """Return a text with tokens `[t, D]` at its end."""
-        size = self.config.split_size
+        size = self.settings.split_size
         if len(text.current) + len(x) > size:
             x = torch.cat([text.current, x])
             splits = (len(x) - 1) // size
@@ -462,7 +467,7 @@ class AveyForCausalLM(PreTrainedModel, GenerationMixin):
     def _last_hidden(self, text: TextState) -> torch.Tensor:
         """Return the hidden state `[D]` of a text's last token; zeros for an empty text."""
         if not len(text.current):
-            return self.wte.weight.new_zeros(self.config.hidden_size)
+            return self.wte.weight.new_zeros(self.settings.hidden_size)
         context = self._contexts(text.current[None], text.finished, text.scores[None])
         last = torch.tensor([context.shape[1] - 1], device=context.device)
         return self._run(context, last)[0]

@@ -5,27 +5,71 @@ transformers asks for them as soon as its own list of configurations is loaded.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from transformers import PreTrainedConfig
-
-from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.config import AveyBConfig, SettingsConfig
+from aveyb_retrieval.encoder.settings import (
+    Amount,
+    Count,
+    Depth,
+    EncoderSettings,
+    Factor,
+    Rows,
+    Settings,
+    Share,
+    Width,
+)
 from aveyb_retrieval.errors import ConfigError, ModelError
 
-WEIGHT_NORMS = ("max", "first")
-POOLS = ("mean", "max")
-RECOVERIES = ("sum_first", "sum_last", "sum_max", "sum_mean", "average_last", "max_last")
-_SMALLEST = {
-    "vocab_size": 1,
-    "hidden_size": 1,
-    "num_hidden_layers": 1,
-    "split_size": 1,
-    "num_retrieved": 0,
-    "expansion_factor": 1,
-}
+if TYPE_CHECKING:
+    from typing import Self
+
+Recovery = Literal["sum_first", "sum_last", "sum_max", "sum_mean", "average_last", "max_last"]
+RECOVERIES: tuple[str, ...] = get_args(Recovery)
 
 
-class AveyConfig(PreTrainedConfig):
+class AveySettings(Settings, frozen=True, kw_only=True):
+    """The fields of an Avey language model; `AveyConfig` says what each of them is."""
+
+    vocab_size: Rows = 50304
+    hidden_size: Width = 768
+    num_hidden_layers: Depth = 26
+    split_size: Width = 64
+    num_retrieved: Count = 7
+    expansion_factor: Factor = 4
+    tail_share: Share = 0.5
+    weight_norm: Literal["max", "first"] = "max"
+    norm_eps: Amount = 1e-10
+    similarity_eps: Amount = 1e-8
+    initializer_range: Amount = 0.02
+
+    def completed(self, owner: str) -> Self:
+        """Check the tail; see the base class."""
+        if not 0 < self.tail_size <= self.enriched_size:
+            raise ConfigError(
+                f"{owner}.tail_share is {self.tail_share}; it must leave a tail of 2 or more of"
+                f" {self.enriched_size} columns"
+            )
+        return self
+
+    @property
+    def enriched_size(self) -> int:
+        """The width of the enricher's output."""
+        return self.expansion_factor * self.hidden_size
+
+    @property
+    def tail_size(self) -> int:
+        """The width of the tail, an even number."""
+        size = int(self.enriched_size * self.tail_share)
+        return size + size % 2
+
+    @property
+    def context_size(self) -> int:
+        """C, the tokens that a layer mixes: k retrieved splits and the current one."""
+        return (self.num_retrieved + 1) * self.split_size
+
+
+class AveyConfig(SettingsConfig):
     """Configuration of an Avey language model.
 
     Sizes:
@@ -56,57 +100,10 @@ class AveyConfig(PreTrainedConfig):
     """
 
     model_type = "avey"
+    settings_type: ClassVar[type[Settings]] = AveySettings
 
-    vocab_size: int = 50304
-    hidden_size: int = 768
-    num_hidden_layers: int = 26
-    split_size: int = 64
-    num_retrieved: int = 7
-    expansion_factor: int = 4
-    tail_share: float = 0.5
-    weight_norm: str = "max"
-    norm_eps: float = 1e-10
-    similarity_eps: float = 1e-8
-    initializer_range: float = 0.02
     tie_word_embeddings: bool = False  # the embedding itself is the output layer: nothing to tie
     use_cache: bool = True
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        """Check every field."""
-        super().__post_init__(**kwargs)
-        for name, smallest in _SMALLEST.items():
-            value = getattr(self, name)
-            if type(value) is not int or value < smallest:
-                raise ConfigError(
-                    f"AveyConfig.{name} is {value!r}; it must be a whole number of at least"
-                    f" {smallest}"
-                )
-        if self.weight_norm not in WEIGHT_NORMS:
-            raise ConfigError(
-                f"AveyConfig.weight_norm is {self.weight_norm!r}; choose one of"
-                f" {', '.join(WEIGHT_NORMS)}"
-            )
-        if not 0 < self.tail_share <= 1 or not 0 < self.tail_size <= self.enriched_size:
-            raise ConfigError(
-                f"AveyConfig.tail_share is {self.tail_share}; it must be above 0 and at most 1, and"
-                f" leave a tail of 2 or more of {self.enriched_size} columns"
-            )
-
-    @property
-    def enriched_size(self) -> int:
-        """The width of the enricher's output."""
-        return self.expansion_factor * self.hidden_size
-
-    @property
-    def tail_size(self) -> int:
-        """The width of the tail, an even number."""
-        size = int(self.enriched_size * self.tail_share)
-        return size + size % 2
-
-    @property
-    def context_size(self) -> int:
-        """C, the tokens that a layer mixes: k retrieved splits and the current one."""
-        return (self.num_retrieved + 1) * self.split_size
 
     @classmethod
     def small(cls, **overrides: Any) -> AveyConfig:
@@ -143,16 +140,17 @@ class AveyConfig(PreTrainedConfig):
         **_fields_of_transformers: Any,
     ) -> AveyConfig:
         """Return the configuration that the fields of the authors' `config.json` mean."""
-        return cls(
-            vocab_size=vocab_size,
-            hidden_size=d_embed,
-            num_hidden_layers=n_blocks,
-            split_size=chunk_size,
-            num_retrieved=k - 1,
-            expansion_factor=expansion_factor,
-            tail_share=context_proportion,
-            weight_norm="first",
-        )
+        fields: dict[str, Any] = {
+            "vocab_size": vocab_size,
+            "hidden_size": d_embed,
+            "num_hidden_layers": n_blocks,
+            "split_size": chunk_size,
+            "num_retrieved": k - 1,
+            "expansion_factor": expansion_factor,
+            "tail_share": context_proportion,
+            "weight_norm": "first",
+        }
+        return cls(**fields)
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:
@@ -171,6 +169,29 @@ class AveyConfig(PreTrainedConfig):
         if "n_blocks" in config_dict:
             config_dict = cls.from_released(**config_dict).to_dict()
         return super().from_dict(config_dict, **kwargs)
+
+
+class FunnelSettings(EncoderSettings, frozen=True, kw_only=True):
+    """The fields of an encoder with a funnel; `FunnelAveyBConfig` says what each of them is."""
+
+    funnel_after: Depth = 1
+    funnel_factor: Width = 2
+    funnel_pool: Literal["mean", "max"] = "mean"
+    funnel_recovery: Recovery | None = None
+
+    def completed(self, owner: str) -> Self:
+        """Check where the funnel is and what it pools; see the base class."""
+        if self.funnel_after >= self.num_hidden_layers:
+            raise ConfigError(
+                f"{owner}.funnel_after is {self.funnel_after} and num_hidden_layers"
+                f" {self.num_hidden_layers}; give at least one layer after the funnel"
+            )
+        if self.split_size % self.funnel_factor:
+            raise ConfigError(
+                f"{owner}.funnel_factor is {self.funnel_factor} and split_size {self.split_size};"
+                " the factor must divide the split"
+            )
+        return super().completed(owner)
 
 
 class FunnelAveyBConfig(AveyBConfig):
@@ -194,37 +215,4 @@ class FunnelAveyBConfig(AveyBConfig):
     """
 
     model_type = "avey-b-funnel"
-
-    funnel_after: int = 1
-    funnel_factor: int = 2
-    funnel_pool: str = "mean"
-    funnel_recovery: str | None = None
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        """Check every field."""
-        super().__post_init__(**kwargs)
-        if (
-            type(self.funnel_after) is not int
-            or not 1 <= self.funnel_after < self.num_hidden_layers
-        ):
-            raise ConfigError(
-                f"FunnelAveyBConfig.funnel_after is {self.funnel_after!r} and num_hidden_layers"
-                f" {self.num_hidden_layers}; at least one layer must stand on each side of the"
-                " funnel"
-            )
-        factor = self.funnel_factor
-        if type(factor) is not int or factor < 1 or self.split_size % factor:
-            raise ConfigError(
-                f"FunnelAveyBConfig.funnel_factor is {factor!r} and split_size {self.split_size};"
-                " the factor must be a whole number of 1 or more that divides the split"
-            )
-        if self.funnel_pool not in POOLS:
-            raise ConfigError(
-                f"FunnelAveyBConfig.funnel_pool is {self.funnel_pool!r}; choose one of"
-                f" {', '.join(POOLS)}"
-            )
-        if self.funnel_recovery not in (None, *RECOVERIES):
-            raise ConfigError(
-                f"FunnelAveyBConfig.funnel_recovery is {self.funnel_recovery!r}; choose one of"
-                f" {', '.join(RECOVERIES)}, or None"
-            )
+    settings_type: ClassVar[type[Settings]] = FunnelSettings

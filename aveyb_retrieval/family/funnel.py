@@ -17,12 +17,12 @@ from torch.nn.functional import pad
 
 from aveyb_retrieval.encoder.network.layers import AveyBLayer
 from aveyb_retrieval.encoder.network.model import AveyBModel
-from aveyb_retrieval.family.config import FunnelAveyBConfig
+from aveyb_retrieval.family.config import FunnelAveyBConfig, FunnelSettings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aveyb_retrieval.encoder.config import AveyBConfig
+    from aveyb_retrieval.encoder.settings import EncoderSettings
 
 
 class FunnelLayer(AveyBLayer):
@@ -52,13 +52,13 @@ class FunnelAveyBModel(AveyBModel):
 
     config_class = FunnelAveyBConfig
 
-    def _build(self, config: AveyBConfig) -> None:
-        super()._build(config)
-        assert isinstance(config, FunnelAveyBConfig)
-        pattern = config.layer_pattern or []
-        for i in range(config.funnel_after, config.num_hidden_layers):
-            layer = FunnelLayer(config, pattern[i], pattern[:i].count(pattern[i]))
-            layer.factor = config.funnel_factor
+    def _build(self, settings: EncoderSettings) -> None:
+        super()._build(settings)
+        assert isinstance(settings, FunnelSettings)
+        pattern = settings.layer_pattern
+        for i in range(settings.funnel_after, settings.num_hidden_layers):
+            layer = FunnelLayer(settings, pattern[i], pattern[:i].count(pattern[i]))
+            layer.factor = settings.funnel_factor
             self.layers[i] = layer
 
     @classmethod

@@ -80,9 +80,10 @@ class ReferenceLayer(nn.Module):
             tokens: C, the tokens of a full context.
         """
         super().__init__()
-        self.eps, self.norm_eps = config.similarity_eps, config.norm_eps
+        settings = config.settings
+        self.eps, self.norm_eps = settings.similarity_eps, settings.norm_eps
         self.similarity_norm, self.coupled = choices.similarity_norm, choices.coupled
-        self.sizes = [config.bypass_size, config.mixed_size, config.mixed_size]
+        self.sizes = [settings.bypass_size, settings.mixed_size, settings.mixed_size]
         self.norm_weight = _copy(layer.norm.weight)
         self.U, self.b = _copy(layer.enricher.weight), _copy(layer.enricher.bias)
         self.O, self.o = _copy(layer.fuser.weight), _copy(layer.fuser.bias)

@@ -6,6 +6,8 @@ i` of one document. All sums, scores and cosines are float32.
 Late interaction scores one query's tokens against those of many documents (ColBERT, Khattab and
 Zaharia 2020): `score(n) = sum over query tokens i of max over tokens t of document n of <q_i,
 d_t>`.
+
+Without kernels, split scores are those of `host_maxsim.py`, whatever the device.
 """
 
 from __future__ import annotations
@@ -18,15 +20,15 @@ import numpy as np
 import torch
 
 from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, to_device, use_triton
+from aveyb_retrieval.kernels.host_maxsim import BLOCK, all_scores
 from aveyb_retrieval.kernels.positionwise import row_mask
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 # On a GPU the token-id shortcut costs about 30 launches, which a document of more splits repays
 # alone (an estimate).
 SHORTCUT_SPLITS = 64
-BLOCK = 128  # columns of a long document whose scores exist at once
 # best cosines of the documents that share a pass of the shortcut on a GPU: 1 GiB of float32
 _PASS_ELEMENTS = 1 << 28
 
@@ -51,16 +53,15 @@ def split_scores(
     """Score every split of a batch against the earlier splits of its own document, without
     gradient.
 
-    Plain torch uses the token-id shortcut, document by document. On a GPU one launch scores all
-    short documents, and the long ones take the shortcut together. Both give each document the
-    scores it would get alone.
+    On a GPU one launch scores all short documents, and the long ones take the shortcut by token
+    ids together; no device is waited for. Without kernels the host takes the shortcut, document by
+    document. Both give each document the scores it would get alone.
 
     Args:
         ids: int64 `[n, S]`, token ids of the splits, documents one after another; entries beyond
             `lengths` are ignored.
         lengths: int `[n]`, valid tokens of each split; all but a document's last are S.
-        starts: the first split of each document, and n at the end; on the host, so that no device
-            is waited for.
+        starts: the first split of each document, and n at the end; on the host.
         table: `[V, D]` token embeddings.
         eps: added to each norm.
 
@@ -86,13 +87,26 @@ def split_scores(
                     0, chosen, _scores_of_long(own_ids, own_lengths, starts, table, eps, width)
                 )
         else:
+            on_host, counts = ids.cpu().numpy(), lengths.cpu().numpy()
             for document in documents:
-                size = document.stop - document.start
-                if size > 1:
-                    scores[document, :size] = maxsim_by_token(
-                        ids[document], lengths[document], table, eps
-                    )
+                if document.stop - document.start > 1:
+                    splits = [
+                        row[:count]
+                        for row, count in zip(on_host[document], counts[document], strict=True)
+                    ]
+                    found = torch.from_numpy(all_scores(splits, rows_on_host(table), eps))
+                    scores[document, : len(splits)] = found.to(scores.device)
     return scores
+
+
+def rows_on_host(table: torch.Tensor) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function of ids int `[U]` to their rows of a table `[V, D]`, float32 on the host."""
+
+    def rows_of(ids: np.ndarray) -> np.ndarray:
+        on_device = torch.from_numpy(ids).to(table.device)
+        return table.detach()[on_device].float().cpu().numpy()
+
+    return rows_of
 
 
 def scores_of_short(
@@ -176,50 +190,6 @@ def inverse_norms(x: torch.Tensor, eps: float) -> torch.Tensor:
     return 1 / (torch.linalg.vector_norm(x, dim=-1, dtype=torch.float32) + eps)
 
 
-def maxsim_by_token(
-    ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor, eps: float
-) -> torch.Tensor:
-    """Score one document's splits by token ids alone, in plain torch: a cosine depends only on
-    them, and they repeat.
-
-    With `m[u, j] = max over distinct ids v of split j of cos(E_u, E_v)`, the score is `score(i, j)
-    = sum over distinct ids u of count_i(u) * m[u, j]`. Work grows with (distinct ids of the
-    document) x (distinct ids of its splits) instead of tokens squared. Ids are sorted by their last
-    occurrence, so that those which a later split could still ask of split j are a prefix.
-
-    Arguments are those of `split_scores`, for one document; returns float32 `[n, n]`, -inf where
-    the column is not an earlier split.
-    """
-    vocabulary = vocabulary_of(ids, lengths)
-    return scores_by(vocabulary, unit_rows(table[vocabulary.ids], eps), 0, len(ids))
-
-
-def scores_by(vocabulary: Vocabulary, unit: torch.Tensor, first: int, stop: int) -> torch.Tensor:
-    """Return columns first to stop of `maxsim_by_token`, rows from first on: float32 `[n - first,
-    stop - first]`.
-
-    Unit are the unit rows of the vocabulary's ids, float32 `[U, D]`.
-    """
-    device, n = unit.device, len(vocabulary.starts) - 1
-    columns, rows = torch.arange(first, stop, device=device), torch.arange(first, n, device=device)
-    starts = vocabulary.starts[first : stop + 1].tolist()
-    # Ids with a last occurrence after split j, from the one before the first on: fewer and fewer.
-    after = -torch.arange(first - 1, stop, device=device)
-    present, *asking = torch.searchsorted(-vocabulary.last_seen, after).tolist()
-    best = unit.new_zeros(present, stop - first)
-    for j, u in enumerate(asking):
-        if u:
-            held = unit[vocabulary.entries[starts[j] : starts[j + 1]]]
-            best[:u, j] = torch.matmul(unit[:u], held.T).amax(1)
-    splits = torch.repeat_interleave(rows - first, vocabulary.starts[first:].diff())
-    place, values = (
-        torch.stack([splits, vocabulary.entries[starts[0] :]]),
-        vocabulary.counts[starts[0] :],
-    )
-    counts = torch.sparse_coo_tensor(place, values, (n - first, present), check_invariants=False)
-    return torch.sparse.mm(counts, best).masked_fill(columns >= rows[:, None], float("-inf"))
-
-
 def best_of_long(
     ids: torch.Tensor,
     lengths: torch.Tensor,
@@ -228,8 +198,7 @@ def best_of_long(
     k: int,
     block: int = BLOCK,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Score a document's splits as `maxsim_by_token` does, and keep each split's k best earlier
-    ones.
+    """Score a document's splits by kernels, and keep each split's k best earlier ones.
 
     All scores at once are a square: 6 GB for a document of ten million tokens. Here they are made
     for a block of columns at a time, in memory linear in the document's length, and each row keeps
@@ -239,14 +208,16 @@ def best_of_long(
         float32 `[n, k]` scores, best first, equal ones by the lower split, -inf where there are
         fewer than k earlier splits; int64 `[n, k]` their splits, counted in the document.
     """
+    from aveyb_retrieval.kernels.triton import maxsim as kernels
+
     n, device = len(ids), ids.device
-    vocabulary = vocabulary_of(ids, lengths)
-    unit = unit_rows(table[vocabulary.ids], eps)
+    vocabulary = batch_vocabulary(ids, lengths, [0, n], len(table))
+    scales = inverse_norms(table, eps)
     scores = torch.full((n, k), float("-inf"), device=device)
     chosen = torch.zeros((n, k), dtype=torch.int64, device=device)
     for first in range(0, n - 1, block):
         stop = min(first + block, n - 1)
-        found = scores_by(vocabulary, unit, first, stop)[1:]
+        found = kernels.columns_by_token(table, scales, vocabulary, first, stop)[1:]
         # Stable, and what is kept comes first: equal scores stay with the lower split.
         merged, order = torch.sort(
             torch.cat([scores[first + 1 :], found], 1), dim=1, descending=True, stable=True
@@ -272,17 +243,24 @@ def maxsim_selected(
 
 
 @dataclass(frozen=True)
-class Vocabulary:
-    """The distinct ids of one document, latest last occurrence first, and the number of times each
-    split holds each.
+class BatchVocabulary:
+    """The distinct ids of several documents, one document after another, latest last occurrence
+    first.
+
+    Splits and positions in `ids` are counted over all documents. Tensors have sizes that do not
+    depend on the ids: what there is comes first, after it `last_seen` is -1, ids are those of some
+    row of the table, and entries lie beyond `starts[n]`.
 
     Attributes:
         ids: int64 `[U]`, the distinct ids.
-        last_seen: int64 `[U]`, the last split that holds each id; descending.
+        last_seen: int64 `[U]`, the last split that holds each id; descending in a document.
         entries: int64 `[E]`, positions in `ids`; split i holds `entries[starts[i] : starts[i +
             1]]`, each once.
         counts: float32 `[E]`, how often the split holds that id.
         starts: int64 `[n + 1]`.
+        first: int64 `[n]`, the first split of each split's document.
+        asked_from: int64 `[n]`, and asked_to: int64 `[n]`; the ids that a later split can ask of
+            split i are those between.
     """
 
     ids: torch.Tensor
@@ -290,39 +268,6 @@ class Vocabulary:
     entries: torch.Tensor
     counts: torch.Tensor
     starts: torch.Tensor
-
-
-def vocabulary_of(ids: torch.Tensor, lengths: torch.Tensor) -> Vocabulary:
-    """Collect the vocabulary of one document, ids and lengths as for `split_scores`."""
-    n, width = ids.shape
-    valid = row_mask(lengths, width)[..., 0]
-    distinct, inverse = torch.unique(ids[valid], return_inverse=True)
-    split_of = torch.arange(n, device=ids.device)[:, None].expand(n, width)[valid]
-    pairs, counts = torch.unique(split_of * len(distinct) + inverse, return_counts=True)
-    entry_split, entry_id = pairs // len(distinct), pairs % len(distinct)
-    last_seen = torch.zeros(len(distinct), dtype=torch.int64, device=ids.device)
-    last_seen.scatter_reduce_(0, entry_id, entry_split, "amax")
-    last_seen, order = torch.sort(last_seen, stable=True, descending=True)
-    position = torch.empty_like(order).scatter_(
-        0, order, torch.arange(len(order), device=ids.device)
-    )
-    starts = torch.searchsorted(entry_split, torch.arange(n + 1, device=ids.device))
-    return Vocabulary(distinct[order], last_seen, position[entry_id], counts.float(), starts)
-
-
-@dataclass(frozen=True)
-class BatchVocabulary(Vocabulary):
-    """The distinct ids of several documents, one document after another, each sorted as in
-    `Vocabulary`.
-
-    Splits and positions in `ids` are counted over all documents. Tensors have sizes that do not
-    depend on the ids: what there is comes first, after it `last_seen` is -1, ids are those of some
-    row of the table, and entries lie beyond `starts[n]`.
-
-    first: int64 `[n]`, the first split of each split's document. asked_from and asked_to: int64
-    `[n]`; the ids that a later split can ask of split i are those between.
-    """
-
     first: torch.Tensor
     asked_from: torch.Tensor
     asked_to: torch.Tensor

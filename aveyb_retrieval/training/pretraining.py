@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset
-from transformers import PreTrainedConfig, PreTrainedModel, Trainer, TrainingArguments
+from transformers import PreTrainedModel, Trainer, TrainingArguments
 
-from aveyb_retrieval.encoder.config import AveyBConfig
+from aveyb_retrieval.encoder.config import AveyBConfig, SettingsConfig
 from aveyb_retrieval.encoder.folders import fingerprint, model_folder
 from aveyb_retrieval.encoder.network.model import IGNORED_LABEL, AveyBForMaskedLM
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
@@ -56,7 +56,7 @@ class Objective:
 
     title: str
     model: type[PreTrainedModel]
-    config: type[PreTrainedConfig]
+    config: type[SettingsConfig]
     presets: Mapping[str, Callable[..., Any]]
 
 
@@ -135,7 +135,8 @@ def _new_model(
         raise ConfigError(
             f"vocab_size is the vocabulary's, {tokenizer.vocab_size:,}: give another vocabulary"
         )
-    if unknown := [name for name in fields if name not in kind.config.__annotations__]:
+    known = kind.config.settings_type.__struct_fields__
+    if unknown := [name for name in fields if name not in known]:
         raise ConfigError(f"{unknown[0]!r} is not a field of {kind.config.__name__}")
     torch.manual_seed(seed)
     config = kind.presets[preset](**fields, vocab_size=tokenizer.vocab_size)

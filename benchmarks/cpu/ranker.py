@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
-from aveyb_retrieval.kernels.maxsim import maxsim_by_token, unit_rows
+from aveyb_retrieval.kernels.maxsim import split_scores, unit_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -84,7 +84,7 @@ def measure(ids: torch.Tensor, width: int, repeats: int, without_up_to: int) -> 
         return scores
 
     def with_shortcut() -> torch.Tensor:
-        return maxsim_by_token(splits, lengths, table, EPS)
+        return split_scores(splits, lengths, [0, len(splits)], table, EPS)
 
     row: dict[str, Any] = {
         "tokens": len(ids),

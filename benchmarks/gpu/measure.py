@@ -119,7 +119,7 @@ def draw_ids(
 
 def layer_flops(config: AveyBConfig) -> float:
     """Operations of the layers per token."""
-    d, mixed, size = config.hidden_size, config.mixed_size, config.split_size
+    d, mixed, size = config.hidden_size, config.settings.mixed_size, config.split_size
     dense = 2 * d * 4 * mixed + 2 * 3 * mixed * d
     mixing = {"static": 2 * size * mixed, "dynamic": 4 * size * mixed}
     return float(sum(dense + mixing[kind] for kind in config.layer_pattern or []))
@@ -132,7 +132,7 @@ def front_flops(config: AveyBConfig, ids: torch.Tensor) -> float:
     A cosine depends on two ids, and ids repeat: what counts is distinct ids of the whole document
     that a later split holds, times distinct ids of each split.
     """
-    from aveyb_retrieval.kernels.maxsim import vocabulary_of
+    from aveyb_retrieval.kernels.host_maxsim import SplitVocabulary
 
     d, size, tokens = config.hidden_size, config.split_size, len(ids)
     splits = -(-tokens // size)
@@ -140,10 +140,6 @@ def front_flops(config: AveyBConfig, ids: torch.Tensor) -> float:
     compressor = 2.0 * d * size * full * tokens
     if splits == 1:
         return compressor
-    padded = torch.zeros(splits * size, dtype=torch.int64)
-    padded[:tokens] = ids.cpu()
-    lengths = torch.tensor([size] * (splits - 1) + [tokens - size * (splits - 1)])
-    vocabulary = vocabulary_of(padded.view(splits, size), lengths)
-    # ids that occur after each split
-    asking = torch.searchsorted(-vocabulary.last_seen, -torch.arange(splits))
-    return compressor + 2.0 * d * float((asking * vocabulary.starts.diff()).sum())
+    vocabulary = SplitVocabulary.of([split.numpy() for split in ids.cpu().split(size)])
+    pairs = zip(vocabulary.asked, vocabulary.held, strict=True)
+    return compressor + 2.0 * d * float(sum(asked * len(held) for asked, (held, _) in pairs))

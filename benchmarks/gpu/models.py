@@ -91,7 +91,7 @@ def prepare(device: str) -> None:
 def random_model(config: AveyBConfig, dtype: torch.dtype, device: torch.device) -> InferenceModel:
     """An encoder with weights drawn on the device."""
     with torch.device(device):
-        model = InferenceModel(config)
+        model = InferenceModel(config.settings)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if name.endswith(("spatial_proj", "down_proj")):

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from aveyb_retrieval.cli.common import Command
 from aveyb_retrieval.encoder.folders import TABLE, TABLE_SCALE
-from aveyb_retrieval.encoder.network.checkpoints import float_table
+from aveyb_retrieval.encoder.network.tensors import float_table
 from aveyb_retrieval.encoder.onnx.export import export_onnx
 from aveyb_retrieval.encoder.onnx.graph import int8_rows
 from aveyb_retrieval.encoder.onnx.model import WEIGHTS

@@ -13,6 +13,7 @@ import torch
 from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.network.model import AveyBModel
+from aveyb_retrieval.encoder.settings import EncoderSettings, settings_of
 from aveyb_retrieval.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
@@ -68,10 +69,13 @@ def test_json_round_trip_keeps_every_field() -> None:
             {"enricher_activation": "gelu"},
             "similarity_norm is 'sum' with enricher_activation 'gelu'",
         ),
-        ({"ranker_direction": "both"}, "ranker_direction is 'both'; .* have 'past' alone"),
-        ({"compressor": "none"}, "compressor is 'none'; .* have 'linear' alone"),
-        ({"compressor_residual": False}, "compressor_residual is False"),
-        ({"funnel_factor": 2}, "funnel_factor is 2"),
+        ({"num_retrieved": 2**200}, "num_retrieved is a number of too many digits"),
+        ({"tail_share": 1.0}, "tail_share is 1.0.*less than all"),
+        ({"max_split_weight": float("inf")}, "max_split_weight is inf"),
+        ({"layer_pattern": "static"}, "layer_pattern is 'static'; it must be a list"),
+        ({"ranker_direction": "both"}, "ranker_direction is 'both', .* ReferenceAveyB alone has"),
+        ({"compressor": "none"}, "compressor is 'none', .* ReferenceAveyB alone has"),
+        ({"funnel_factor": 2}, "funnel_factor is 2, .* FunnelAveyBConfig alone has"),
     ],
 )
 def test_bad_settings_are_named(overrides: dict, words: str) -> None:
@@ -90,20 +94,47 @@ def test_our_own_errors_about_a_file_stay_as_they_are() -> None:
         AveyBConfig.from_dict({"split_size": 0})
 
 
-def test_former_fields_are_read_and_not_written_again(tmp_path: Path) -> None:
-    """The embedded model's file has them; what is trained from it does not."""
-    former = {"answer_form", "compressor", "compressor_residual", "ranker_direction"}
-    former |= {"funnel_after", "funnel_factor", "funnel_pool", "funnel_recovery"}
+def test_the_embedded_models_file_has_every_field_and_no_other_choice(tmp_path: Path) -> None:
     stored = json.loads((DEFAULT_MODEL / "config.json").read_text(encoding="utf-8"))
-    assert former <= stored.keys()
     config = AveyBConfig.from_pretrained(DEFAULT_MODEL)
-    assert not former & config.to_dict().keys()
+    assert set(EncoderSettings.__struct_fields__) <= stored.keys()
+    assert config.settings == settings_of(DEFAULT_MODEL)
+    assert config.settings.fields().items() <= stored.items()
     config.save_pretrained(tmp_path)
     again = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    assert not former & again.keys()
-    assert {name: again[name] for name in AveyBConfig.__annotations__ if name in stored} == {
-        name: stored[name] for name in AveyBConfig.__annotations__ if name in stored
+    assert {name: again[name] for name in stored if name != "transformers_version"} == {
+        name: stored[name] for name in stored if name != "transformers_version"
     }
+
+
+def test_settings_are_those_of_the_moment_and_checked_again() -> None:
+    config = AveyBConfig(num_hidden_layers=2)
+    config.split_size = 64
+    assert config.settings.split_size == 64
+    config.tail = "pad"
+    with pytest.raises(ConfigError, match="tail is 'pad'"):
+        AveyBModel(config)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{}", "model_type is None"),
+        ('{"model_type": "bert"}', "model_type is 'bert', only 'avey-b'"),
+        ('{"model_type": "avey-b", "tail": "pad"}', "tail is 'pad'; choose one of"),
+        ('{"d_embed": 8}', r"config\.json: a released .* lacks \['vocab_size'"),
+    ],
+)
+def test_a_folder_without_settings_is_named(content: str, words: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(content, encoding="utf-8")
+    with pytest.raises(ModelError, match=words):
+        settings_of(tmp_path)
+
+
+def test_the_settings_of_a_released_folder_are_those_of_its_configuration(tmp_path: Path) -> None:
+    stored = {"vocab_size": 50, "d_embed": 8, "n_layers": 2, "chunk_size": 4, "k": 1, "eps": 1e-6}
+    (tmp_path / "config.json").write_text(json.dumps(stored), encoding="utf-8")
+    assert settings_of(tmp_path) == AveyBConfig.from_released(**stored).settings
 
 
 def test_fields_of_others_are_kept() -> None:

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from aveyb_retrieval.encoder.network import cuda_graphs, ranker, split_encoder
 from aveyb_retrieval.encoder.network.layout import REPLAY_SIZES, SplitLayout, replay_widths
-from aveyb_retrieval.kernels.maxsim import maxsim_by_token
+from aveyb_retrieval.kernels.maxsim import split_scores
 from tests.encoder.models import PRESETS, small_model
 
 if TYPE_CHECKING:
@@ -79,7 +79,10 @@ def plain_scores(
     for start in sorted(set(first.tolist())):
         own = torch.nonzero((first == start) & (lengths > 0))[:, 0]
         if len(own):
-            scores[own, : len(own)] = maxsim_by_token(ids[own], lengths[own], table, eps)
+            starts = [0, len(own)]
+            scores[own, : len(own)] = split_scores(
+                ids[own], lengths[own], starts, table, eps, backend="torch"
+            )
     return scores
 
 

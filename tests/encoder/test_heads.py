@@ -22,7 +22,7 @@ from aveyb_retrieval import (
     AveyBModel,
 )
 from aveyb_retrieval.encoder.embedders.loading import load_encoder
-from aveyb_retrieval.encoder.network.checkpoints import released_tensors
+from aveyb_retrieval.encoder.network.tensors import released_tensors
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.search.rerank import load_cross_encoder
 from tests.encoder.models import small_config

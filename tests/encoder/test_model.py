@@ -287,8 +287,8 @@ def test_embeddings_instead_of_ids(preset: str, lengths: list[int]) -> None:
     found = model(inputs_embeds=model.embed(ids), attention_mask=mask).last_hidden_state
     torch.testing.assert_close(found, model(ids, mask).last_hidden_state, atol=1e-5, rtol=0)
     head = AveyBForMaskedLM(small_config(preset)).eval()
-    logits = head(inputs_embeds=head.model.embed(ids)).logits
-    torch.testing.assert_close(logits, head(ids).logits, atol=1e-5, rtol=0)
+    logits = head(inputs_embeds=head.model.embed(ids), attention_mask=mask).logits
+    torch.testing.assert_close(logits, head(ids, mask).logits, atol=1e-5, rtol=0)
 
 
 def test_gradients_reach_given_embeddings() -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import functools
+import tracemalloc
 
 import numpy as np
 import pytest
 import torch
 
-from aveyb_retrieval.encoder.network import ranker as ranker_module
+from aveyb_retrieval.encoder.network.host_ranker import Choice, split_weights
 from aveyb_retrieval.encoder.network.ranker import Ranker
 from aveyb_retrieval.encoder.network.splits import split_table
-from aveyb_retrieval.encoder.onnx.model import split_weights
+from aveyb_retrieval.kernels import host_maxsim
+from aveyb_retrieval.kernels.host_maxsim import best_splits
 from tests.encoder.models import PRESETS, small_config
 from tests.encoder.onnx.forms import settings_of
 
@@ -20,7 +21,7 @@ def by_the_book(ranker: Ranker, ids: torch.Tensor, embedding: torch.Tensor) -> l
     """The compressed splits of one document in float64: score, choose, weigh, concatenate,
     multiply.
     """
-    config = ranker.config
+    config = ranker.settings
     size, k = config.split_size, config.num_retrieved
     x = embedding[ids].double()
     unit = x / (x.norm(dim=-1, keepdim=True) + config.similarity_eps)
@@ -90,7 +91,8 @@ def weights_of(scores: list[float], weight_norm: str = "max", limit: float = 1e4
     settings = settings_of(
         num_retrieved=len(scores), weight_norm=weight_norm, max_split_weight=limit
     )
-    in_numpy = split_weights(rows.numpy(), np.array([scores], np.float32), settings)
+    choice = Choice(rows.numpy(), np.array([scores], np.float32))
+    in_numpy = split_weights(choice, settings)
     assert in_numpy.dtype == np.float32
     np.testing.assert_allclose(in_numpy, weights.numpy(), rtol=1e-6, atol=0)
     return weights[0].tolist()
@@ -206,53 +208,36 @@ def test_a_document_of_100_000_tokens_is_ranked_without_a_token_by_token_matrix(
 
 
 @pytest.mark.parametrize("retrieved", [1, 3])
-def test_a_long_document_is_ranked_block_by_block_with_equal_results(
+def test_blocks_of_columns_change_no_choice(
     retrieved: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Few distinct tokens, so that many scores are equal: the lower split wins also
-    across blocks.
+    """Few distinct tokens, whose cosines are exact, so that many scores are equal: the lower split
+    wins also across blocks.
     """
     torch.manual_seed(3)
     ranker = Ranker(small_config("paper", num_retrieved=retrieved))
     size = ranker.split_size
     counts = [size * 70 + 3, 2, size * 9, size * 40]
     tokens = torch.randint(0, 6, (sum(counts),))
-    embedding = torch.randn(97, 32)
+    embedding = torch.randint(0, 2, (97, 16)).float() * 2 - 1
     table = split_table(tokens, counts, size)
     whole = ranker.retrieve(table, embedding)
-    monkeypatch.setattr(ranker_module, "LONG_SPLITS", 20)
-    for block in (1, 7, 128):
-        monkeypatch.setattr(
-            ranker_module,
-            "best_of_long",
-            functools.partial(ranker_module.best_of_long, block=block),
-        )
+    for block in (1, 7, 1000):
+        monkeypatch.setattr(host_maxsim, "BLOCK", block)
         blocks = ranker.retrieve(table, embedding)
         assert torch.equal(blocks.rows, whole.rows)
         assert torch.equal(blocks.weights, whole.weights)
 
 
 def test_memory_of_ranking_is_linear_in_the_document() -> None:
-    """No tensor of the blockwise path has more elements than a block of columns for every split or
-    distinct id.
-    """
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    largest = 0
-
-    class Watch(TorchDispatchMode):
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
-            nonlocal largest
-            out = func(*args, **(kwargs or {}))
-            for tensor in out if isinstance(out, (tuple, list)) else [out]:
-                if isinstance(tensor, torch.Tensor) and not tensor.is_sparse:
-                    largest = max(largest, tensor.numel())
-            return out
-
-    splits, size, block = 600, 4, 16
-    ids = torch.randint(0, 50, (splits, size))
-    with Watch():
-        ranker_module.best_of_long(
-            ids, torch.full((splits,), size), torch.randn(50, 8), 1e-6, 3, block
-        )
-    assert largest <= splits * max(block + 3, size * 2 + 2)
+    """Ten times the splits take about ten times the memory, not a hundred times."""
+    peaks = []
+    for n in (300, 3000):
+        splits = list(np.random.default_rng(0).integers(0, 50, (n, 4)))
+        rows = np.random.default_rng(1).standard_normal((50, 8)).astype(np.float32)
+        tracemalloc.start()
+        best_splits(splits, rows.__getitem__, 1e-6, 3)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 15 * peaks[0]
+    assert peaks[1] < 3000 * 3000 * 4

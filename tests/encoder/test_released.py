@@ -15,8 +15,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from aveyb_retrieval.encoder.network.checkpoints import released_tensors
 from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
+from aveyb_retrieval.encoder.network.tensors import released_tensors
 from aveyb_retrieval.errors import ModelError
 
 Fixture = tuple[dict[str, torch.Tensor], dict]

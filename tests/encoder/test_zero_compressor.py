@@ -117,7 +117,7 @@ def test_onnx_retrieves_nothing_and_gives_the_same_vectors(
     preset: str, precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embedder = with_form(save_zeros(tmp_path, preset), precision)
-    calls = counted(monkeypatch, onnx_model, "retrieve")
+    calls = counted(monkeypatch, onnx_model, "choose")
     skipped = list(embedder.encode_documents(texts(LENGTHS)))
     assert calls == []
     monkeypatch.setattr(onnx_model, "compressor_is_zero", lambda *_: False)
@@ -141,7 +141,7 @@ def test_vectors_of_the_embedded_model_are_equal_to_the_bit(
     skipped = list(embedder.encode_documents(words))
     monkeypatch.setattr(onnx_model, "compressor_is_zero", lambda *_: False)
     retrieving = Embedder.load(precision="int8", batch_tokens=3000)
-    calls = counted(monkeypatch, onnx_model, "retrieve")
+    calls = counted(monkeypatch, onnx_model, "choose")
     for one, other in zip(skipped, retrieving.encode_documents(words), strict=True):
         np.testing.assert_array_equal(one.vector, other.vector)
         np.testing.assert_array_equal(one.passages, other.passages)
@@ -152,9 +152,9 @@ def test_onnx_retrieves_for_the_smallest_number_in_the_compressor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     embedder = with_form(save_zeros(tmp_path, "paper", value=1e-30), "float32")
-    calls = counted(monkeypatch, onnx_model, "retrieve")
+    calls = counted(monkeypatch, onnx_model, "choose")
     list(embedder.encode_documents(texts([40])))
-    assert calls == ["retrieve"]
+    assert calls == ["choose"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -111,7 +111,7 @@ def test_a_tail_is_as_wide_as_the_authors_make_it(expansion: int, share: float, 
     config = AveyConfig.from_released(
         d_embed=16, expansion_factor=expansion, context_proportion=share
     )
-    assert config.tail_size == tail
+    assert config.settings.tail_size == tail
     assert (
         small(expansion_factor=expansion, tail_share=share)(torch.arange(9)[None])
         .logits.isfinite()

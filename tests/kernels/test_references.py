@@ -9,8 +9,9 @@ from functools import partial
 import pytest
 import torch
 
-from aveyb_retrieval.kernels import maxsim
-from aveyb_retrieval.kernels.maxsim import batch_vocabulary, most_ids, vocabulary_of
+from aveyb_retrieval.kernels import host_maxsim, maxsim
+from aveyb_retrieval.kernels.host_maxsim import SplitVocabulary
+from aveyb_retrieval.kernels.maxsim import batch_vocabulary, most_ids
 from aveyb_retrieval.kernels.mixing import dynamic_mix, static_mix
 from aveyb_retrieval.kernels.positionwise import (
     activate,
@@ -178,12 +179,16 @@ def by_definition(ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor)
 
 
 @pytest.mark.parametrize(("n", "last"), [(1, 3), (2, 1), (7, 16), (9, 15)])
-def test_maxsim_by_token_is_the_definition(n: int, last: int) -> None:
+@pytest.mark.parametrize("block", [1, 3, 128])
+def test_scores_by_token_are_the_definition(
+    n: int, last: int, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_maxsim, "BLOCK", block)
     torch.manual_seed(n)
     ids, lengths = splits(n, 16, last, 50)
     table = torch.randn(50, 12)
     wanted = by_definition(ids, lengths, table)
-    shortcut = maxsim.maxsim_by_token(ids, lengths, table, 1e-12)
+    shortcut = maxsim.split_scores(ids, lengths, [0, n], table, 1e-12, backend="torch")
     assert shortcut.dtype == torch.float32
     assert torch.allclose(shortcut.double(), wanted, rtol=1e-6, atol=1e-5)
 
@@ -197,7 +202,7 @@ def test_a_batch_scores_each_document_as_if_alone() -> None:
     assert scores.shape == (9, 5)
     for start, (own_ids, own_lengths) in zip((0, 3, 4), documents, strict=True):
         n = len(own_ids)
-        alone = maxsim.maxsim_by_token(own_ids, own_lengths, table, 1e-12)
+        alone = maxsim.split_scores(own_ids, own_lengths, [0, n], table, 1e-12)
         assert torch.equal(scores[start : start + n, :n], alone)
         assert bool(scores[start : start + n, n:].isneginf().all())
 
@@ -215,19 +220,25 @@ def test_the_vocabulary_of_a_batch_is_that_of_each_document(
     assert len(batch.ids) == most_ids(starts, 16, vocabulary)
     assert int(batch.ids.max()) < vocabulary
     for first, (own_ids, own_lengths) in zip(starts, parts, strict=False):
-        n, exact = len(own_ids), vocabulary_of(own_ids, own_lengths)
+        n = len(own_ids)
+        pairs = zip(own_ids.numpy(), own_lengths.tolist(), strict=True)
+        exact = SplitVocabulary.of([row[:length] for row, length in pairs])
         position, entry = int(batch.asked_from[first]), int(batch.starts[first])
         assert batch.first[first : first + n].tolist() == [first] * n
         here = slice(position, position + len(exact.ids))
-        assert torch.equal(batch.ids[here], exact.ids)
-        assert torch.equal(batch.last_seen[here], exact.last_seen + first)
-        held = slice(entry, entry + len(exact.entries))
-        assert torch.equal(batch.entries[held], exact.entries + position)
-        assert torch.equal(batch.counts[held], exact.counts)
-        assert torch.equal(batch.starts[first : first + n + 1], exact.starts + entry)
-        asked = [position + int((exact.last_seen > split).sum()) for split in range(n)]
+        assert batch.ids[here].tolist() == exact.ids.tolist()
+        for split, (positions, counts) in enumerate(exact.held):
+            held = slice(entry, entry + len(positions))
+            pairs = zip(
+                (batch.entries[held] - position).tolist(), batch.counts[held].tolist(), strict=True
+            )
+            assert dict(pairs) == dict(zip(positions.tolist(), counts, strict=True))
+            assert int(batch.starts[first + split]) == entry
+            assert bool((batch.last_seen[batch.entries[held]] >= first + split).all())
+            entry += len(positions)
+        assert int(batch.starts[first + n]) == entry
         assert batch.asked_from[first : first + n].tolist() == [position] * n
-        assert batch.asked_to[first : first + n].tolist() == asked
+        assert (batch.asked_to[first : first + n] - position).tolist() == exact.asked.tolist()
     used = position + len(exact.ids)
     assert bool((batch.last_seen[used:] == -1).all())
 

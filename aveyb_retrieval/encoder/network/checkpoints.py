@@ -8,7 +8,6 @@ for every model class, except for a head of which a checkpoint of the encoder ho
 from __future__ import annotations
 
 import logging
-import re
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,15 +18,20 @@ from safetensors.torch import load_file
 from transformers.utils import cached_file
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.folders import TABLE, TABLE_SCALE, is_released, read_object
-from aveyb_retrieval.errors import ModelError, first_line, plural
+from aveyb_retrieval.encoder.folders import TABLE, is_released, read_object
+from aveyb_retrieval.encoder.network.tensors import (
+    check_complete,
+    check_shapes,
+    float_table,
+    no_weights,
+    released_tensors,
+)
+from aveyb_retrieval.encoder.settings import released_fields
+from aveyb_retrieval.errors import ModelError, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_ENCODER_NAME = re.compile(
-    r"^(?:[A-Za-z_]\w*\.)*?(embed\.weight|ranker\.down_proj|layers\.\d+\..+|ln_f\.weight)$"
-)
 _WITHOUT_HEAD = ("", "AveyBModel", "AveyBForMaskedLM")  # classes whose folders hold no other head
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
 
@@ -153,7 +157,8 @@ class CheckpointLoading:
         cls, name: Any, settings: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         if not isinstance(kwargs.get("config"), AveyBConfig):
-            config = kwargs["config"] = AveyBConfig.read_released(settings, str(name))
+            fields = released_fields(settings, str(name))
+            config = kwargs["config"] = AveyBConfig(**fields)
             stored_labels = len(settings.get("id2label") or ()) or 2
             config.num_labels = kwargs.pop("num_labels", stored_labels)
         weights = _find_weights(name, kwargs)
@@ -218,53 +223,6 @@ def _has_int8_table(path: str) -> bool:
         return any(file.get_slice(name).get_dtype() == "I8" for name in names)
 
 
-def float_table(tensors: Mapping[str, torch.Tensor], path: Any) -> dict[str, torch.Tensor]:
-    """Return a checkpoint's tensors; an embedding of int8 rows (`int8_rows`, with `embed.scale`)
-    as float32.
-    """
-    found = dict(tensors)
-    for name, codes in tensors.items():
-        if name.endswith(TABLE) and codes.dtype == torch.int8:
-            scale = found.pop(name.removesuffix(TABLE) + TABLE_SCALE, None)
-            if scale is None or scale.shape != (len(codes), 1):
-                raise ModelError(
-                    f"{path}: {name} is int8 and has no {TABLE_SCALE} of the shape [{len(codes)},"
-                    " 1]; copy it again"
-                )
-            found[name] = codes.float() * scale
-    return found
-
-
-def encoder_tensors(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the encoder's tensors of a checkpoint, without prefix and tied head."""
-    return {
-        match[1]: tensor
-        for name, tensor in state_dict.items()
-        if (match := _ENCODER_NAME.match(name))
-    }
-
-
-def released_tensors(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the encoder's tensors of a released checkpoint under our names, in our order.
-
-    The authors' enricher gives [mixed, gate, bypass], ours [bypass, gate, mixed], and their fuser
-    reads [context, bypass], ours [bypass, context].
-    """
-    tensors = encoder_tensors(state_dict)
-    for name in [name for name in tensors if name.endswith(".fuser.weight")]:
-        layer = name.removesuffix("fuser.weight")
-        rows = tensors.get(f"{layer}enricher.weight")
-        if rows is None or not 0 < len(rows) - tensors[name].shape[1] <= tensors[name].shape[1]:
-            continue  # no layer of a released model: checked where the tensors are used
-        mixed = len(rows) - tensors[name].shape[1]
-        tensors[name] = tensors[name].roll(-mixed, dims=1)
-        for part in (f"{layer}enricher.weight", f"{layer}enricher.bias"):
-            if part in tensors:
-                context, gate, bypass = tensors[part].tensor_split((mixed, 2 * mixed))
-                tensors[part] = torch.cat((bypass, gate, context))
-    return tensors
-
-
 def read_settings(
     name: Any, hub: dict[str, Any], *, needed: bool, kind: str = AveyBConfig.model_type
 ) -> dict[str, Any]:
@@ -293,53 +251,6 @@ def read_settings(
             " an Avey-B model, for these weights would leave most of one at random"
         )
     return settings
-
-
-def no_weights(name: Any, reason: str) -> ModelError:
-    """Return the error for a folder whose weights are absent or unreadable."""
-    return ModelError(
-        f"{name}: {reason}; this package reads safetensors only (convert a pickled checkpoint with "
-        "safetensors.torch.save_file in a place you trust)"
-    )
-
-
-def check_shapes(name: Any, mismatched: set[tuple[str, Any, Any]]) -> None:
-    """Raise `ModelError` if a (parameter, stored shape, expected shape) differs."""
-    if mismatched:
-        parameter, stored, expected = min(mismatched)
-        raise ModelError(
-            f"{name}: {parameter} has shape {tuple(stored)} in the checkpoint, config.json says"
-            f" {tuple(expected)}; {len(mismatched)} tensors differ so: weights and configuration"
-            " belong to different models"
-        )
-
-
-def check_fits(
-    name: Any, tensors: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Size]
-) -> None:
-    """Raise `ModelError` unless tensors are those of a model, in the shapes that it has."""
-    both = expected.keys() & tensors.keys()
-    check_shapes(
-        name, {(n, tensors[n].shape, expected[n]) for n in both if tensors[n].shape != expected[n]}
-    )
-    check_complete(name, expected.keys() - tensors.keys(), tensors.keys() - expected.keys())
-
-
-def check_complete(name: Any, missing: set[str], unexpected: set[str]) -> None:
-    """Raise `ModelError` if a checkpoint does not fill every parameter, or holds tensors that have
-    no place.
-    """
-    if missing:
-        raise ModelError(
-            f"{name}: the checkpoint lacks {plural(len(missing), 'parameter')}, first"
-            f" {min(missing)!r}; it would be random, so use a complete checkpoint, or the model"
-            " class that this one was saved from"
-        )
-    if extra := {key for key in unexpected if _ENCODER_NAME.match(key)}:
-        raise ModelError(
-            f"{name}: the checkpoint holds {len(extra)} encoder parameters with no place in the"
-            f" model, first {min(extra)!r}; weights and config.json belong to different models"
-        )
 
 
 class _Report:

@@ -10,7 +10,6 @@ The other adds the residual and is the next layer's RMSNorm.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -34,39 +33,8 @@ from aveyb_retrieval.kernels.positionwise import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from aveyb_retrieval.encoder.config import AveyBConfig
+    from aveyb_retrieval.encoder.settings import EncoderSettings
     from aveyb_retrieval.kernels.mixing import Mixing, Similarity
-
-
-@dataclass(frozen=True)
-class LayerSettings:
-    """A layer's fields of `AveyBConfig` as plain values.
-
-    Reading an attribute of a transformers configuration costs as much as a small tensor operation.
-    """
-
-    mixed_size: int
-    bypass_size: int
-    norm_eps: float
-    similarity_eps: float
-    enricher_activation: str
-    mix_activation: str
-    similarity_norm: str
-
-    def parts(self, enriched: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Split `[n, T, b + 2 m]` into views: bypass `[n, T, b]`, gate and mixed `[n, T, m]`."""
-        m, b = self.mixed_size, self.bypass_size
-        bypass, gate, mixed = torch.split_with_sizes(enriched, (b, m, m), dim=-1)
-        return bypass, gate, mixed
-
-    def mixing(self, lengths: torch.Tensor | None, bias: torch.Tensor | None) -> Mixing:
-        """Return the options of the contextualizer."""
-        return {"lengths": lengths, "bias": bias, "activation": self.mix_activation}
-
-    @property
-    def similarity(self) -> Similarity:
-        """The further ones of a dynamic layer."""
-        return {"normalization": self.similarity_norm, "eps": self.similarity_eps}
 
 
 class AveyBLayer(nn.Module):
@@ -74,25 +42,23 @@ class AveyBLayer(nn.Module):
     split alone.
     """
 
-    def __init__(self, config: AveyBConfig, kind: str, order: int = 0) -> None:
+    def __init__(self, settings: EncoderSettings, kind: str, order: int = 0) -> None:
         """Make a "static" or "dynamic" layer, the `order`-th of its kind; `_init_weights` of the
         model fills it.
         """
         super().__init__()
-        self.kind, self.order = kind, order
-        d, mixed, bypass = config.hidden_size, config.mixed_size, config.bypass_size
-        self.settings = LayerSettings(
-            **{f.name: getattr(config, f.name) for f in fields(LayerSettings)}
-        )
-        self.norm = nn.RMSNorm(d, config.norm_eps)
+        self.settings, self.kind, self.order = settings, kind, order
+        d, mixed, bypass = settings.hidden_size, settings.mixed_size, settings.bypass_size
+        self.sizes = [bypass, mixed, mixed]
+        self.norm = nn.RMSNorm(d, settings.norm_eps)
         self.enricher = nn.Linear(d, 2 * mixed + bypass)
         self.fuser = nn.Linear(mixed + bypass, d)
         # V is the only weight that a dynamic layer lacks; it computes its mixing matrix from the
         # input.
-        size = config.split_size
+        size = settings.split_size
         self.spatial_proj = None if kind == "dynamic" else nn.Parameter(torch.empty(size, size))
-        self.mix_bias = nn.Parameter(torch.zeros(size)) if config.mix_bias else None
-        self.alpha = nn.Parameter(torch.ones(())) if config.learned_residual else None
+        self.mix_bias = nn.Parameter(torch.zeros(size)) if settings.mix_bias else None
+        self.alpha = nn.Parameter(torch.ones(())) if settings.learned_residual else None
 
     def forward(self, x: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
         """Run the layer on a group of splits `[n, T, D]` of `lengths` tokens (int `[n]`; None: all
@@ -100,12 +66,13 @@ class AveyBLayer(nn.Module):
         """
         bypass, gate, mixed = self.enriched(x)
         context = self.mix(mixed, gate, lengths)
-        sizes = self.settings.bypass_size, self.settings.mixed_size
-        bypass_weight, context_weight = self.fuser.weight.split(sizes, dim=1)
+        bypass_weight, context_weight = self.fuser.weight.split(self.sizes[:2], dim=1)
         return fuse(context, bypass, context_weight, bypass_weight, self.fuser.bias, x, self.alpha)
 
     def enriched(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return what the enricher makes of `[n, T, D]`, in parts: see `LayerSettings.parts`."""
+        """Return what the enricher makes of `[n, T, D]`: bypass `[n, T, b]`, gate and mixed `[n, T,
+        m]`.
+        """
         enriched = enrich(
             x,
             self.norm.weight,
@@ -114,7 +81,12 @@ class AveyBLayer(nn.Module):
             eps=self.settings.norm_eps,
             activation=self.settings.enricher_activation,
         )
-        return self.settings.parts(enriched)
+        return self.parts(enriched)
+
+    def parts(self, enriched: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Split `[n, T, b + 2 m]` into views: bypass `[n, T, b]`, gate and mixed `[n, T, m]`."""
+        bypass, gate, mixed = enriched.split(self.sizes, dim=-1)
+        return bypass, gate, mixed
 
     def mixing_parameters(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Return V `[S, S]`, None in a dynamic layer, and the bias `[S]`, None without one."""
@@ -124,12 +96,27 @@ class AveyBLayer(nn.Module):
         self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None
     ) -> torch.Tensor:
         """Run the contextualizer on the two halves of the tail, `[n, T, m]` each -> `[n, T, m]`."""
-        settings, width = self.settings, mixed.shape[1]
+        width = mixed.shape[1]
         weight, bias = self.mixing_parameters()
-        how = settings.mixing(lengths, None if bias is None else bias[:width])
+        how = self.mixing_options(lengths, bias, width)
         if weight is None:
-            return dynamic_mix(mixed, gate, **settings.similarity, **how)
+            return dynamic_mix(mixed, gate, **self.similarity_options(), **how)
         return static_mix(mixed, gate, weight[:width, :width], **how)
+
+    def mixing_options(
+        self, lengths: torch.Tensor | None, bias: torch.Tensor | None, width: int
+    ) -> Mixing:
+        """Return the options of the contextualizer on splits padded to a width."""
+        return {
+            "lengths": lengths,
+            "bias": None if bias is None else bias[:width],
+            "activation": self.settings.mix_activation,
+        }
+
+    def similarity_options(self) -> Similarity:
+        """Return the further ones of a dynamic layer."""
+        settings = self.settings
+        return {"normalization": settings.similarity_norm, "eps": settings.similarity_eps}
 
 
 def fusable(layer: AveyBLayer, dtype: torch.dtype) -> bool:
@@ -166,20 +153,21 @@ def run_fused(
 
 def _branch(layer: AveyBLayer, normed: torch.Tensor, lengths: torch.Tensor | None) -> torch.Tensor:
     """The layer without its norm and its residual: `[n, T, D]` -> `[n, T, D]`."""
-    settings, enricher, fuser = layer.settings, layer.enricher, layer.fuser
+    enricher, fuser = layer.enricher, layer.fuser
     enriched = torch.nn.functional.linear(normed, enricher.weight, enricher.bias)
-    bypass, gate, mixed = settings.parts(enriched)
-    name, start = settings.enricher_activation, settings.bypass_size
-    inverse_norms = activate_around(enriched, name, start, start + settings.mixed_size)
+    bypass, gate, mixed = layer.parts(enriched)
+    bypass_size, mixed_size, _ = layer.sizes
+    name = layer.settings.enricher_activation
+    inverse_norms = activate_around(enriched, name, bypass_size, bypass_size + mixed_size)
     weight, bias = layer.mixing_parameters()
     width = mixed.shape[1]
-    how = settings.mixing(lengths, None if bias is None else bias[:width])
+    how = layer.mixing_options(lengths, bias, width)
     if weight is not None:
         static_mix_over_gate(mixed, gate, weight[:width, :width], gate_activation=name, **how)
     else:
         dynamic_mix_over_gate(
-            mixed, gate, inverse_norms, gate_activation=name, **settings.similarity, **how
+            mixed, gate, inverse_norms, gate_activation=name, **layer.similarity_options(), **how
         )
     # The context is where the gate was, beside the bypass, in the order of the fuser's columns.
-    size = (*bypass.shape[:-1], settings.bypass_size + settings.mixed_size)
+    size = (*bypass.shape[:-1], bypass_size + mixed_size)
     return project_joined(bypass.as_strided(size, bypass.stride()), fuser.weight, fuser.bias)

@@ -77,7 +77,7 @@ class AveyBModel(SplitEncoder, AveyBPreTrainedModel):
     def __init__(self, config: AveyBConfig) -> None:
         """Make the model with random weights; `from_pretrained` loads trained ones."""
         super().__init__(config)
-        self._build(config)
+        self._build(config.settings)
         self.post_init()
 
     @can_return_tuple

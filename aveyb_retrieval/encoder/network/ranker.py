@@ -13,10 +13,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from aveyb_retrieval.kernels.dispatch import to_device
+from aveyb_retrieval.encoder.network.host_ranker import choose
+from aveyb_retrieval.kernels.dispatch import to_device, use_triton
 from aveyb_retrieval.kernels.maxsim import (
     best_of_long,
     maxsim_selected,
+    rows_on_host,
     scores_of_short,
     split_scores,
     unit_rows,
@@ -26,8 +28,8 @@ from aveyb_retrieval.kernels.positionwise import across, zero_padding
 if TYPE_CHECKING:
     from typing import Self
 
-    from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.encoder.network.splits import SplitGroup, SplitTable
+    from aveyb_retrieval.encoder.settings import EncoderSettings
 
 # a document of more is ranked block by block: all its scores at once would take over 16 MiB
 LONG_SPLITS = 2048
@@ -53,15 +55,13 @@ class Ranker(nn.Module):
     (eq. 8).
     """
 
-    def __init__(self, config: AveyBConfig) -> None:
+    def __init__(self, settings: EncoderSettings) -> None:
         """Make the projection P `[S, (k + 1) S]`, uninitialized; none where nothing is
         retrieved.
         """
         super().__init__()
-        self.config = config
-        # Copies: reading an attribute of a transformers configuration costs as much as a small
-        # tensor operation.
-        self.split_size, self.num_retrieved = config.split_size, config.num_retrieved
+        self.settings = settings
+        self.split_size, self.num_retrieved = settings.split_size, settings.num_retrieved
         sizes = self.split_size, (self.num_retrieved + 1) * self.split_size
         self.down_proj = nn.Parameter(torch.empty(sizes)) if self.num_retrieved else None
         self._takes_nothing: bool | None = None  # as last read; None: not read yet
@@ -104,10 +104,22 @@ class Ranker(nn.Module):
             empty = torch.zeros(n, k, device=table.ids.device)
             return Retrieved(torch.full_like(empty, -1, dtype=torch.int64), empty)
         with torch.no_grad():
-            rows, scores = self._ordered(*self._best(table, embedding), table.first)
+            if use_triton("auto", embedding, operation="split_scores"):
+                rows, scores = self._ordered(*self._best(table, embedding), table.first)
+            else:
+                rows, scores = self._chosen_on_host(table, embedding)
         if torch.is_grad_enabled() and embedding.requires_grad:
             scores = self._differentiable_scores(table, rows, embedding)
         return Retrieved(rows, self.weights(rows, scores))
+
+    def _chosen_on_host(
+        self, table: SplitTable, embedding: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the rows int64 `[n, k]` and scores float32 `[n, k]` that the host chooses."""
+        ids, rows_of = table.ids.cpu().numpy(), rows_on_host(embedding)
+        choice = choose(table.layout, ids, rows_of, self.settings)
+        rows, scores = torch.from_numpy(choice.rows), torch.from_numpy(choice.scores)
+        return rows.to(table.ids.device), scores.to(table.ids.device)
 
     def retrieve_short(
         self,
@@ -122,7 +134,8 @@ class Ranker(nn.Module):
 
         Ids int64 `[n, S]`, lengths and first int64 `[n]` are those of a `SplitTable`.
         """
-        scores = scores_of_short(ids, lengths, first, embedding, self.config.similarity_eps, width)
+        eps = self.settings.similarity_eps
+        scores = scores_of_short(ids, lengths, first, embedding, eps, width)
         rows, scores = self._ordered(*_sorted(scores, self.num_retrieved), first)
         return rows, self.weights(rows, scores)
 
@@ -136,12 +149,12 @@ class Ranker(nn.Module):
         missing = torch.isneginf(best)
         # Put into slot order: missing ones first, then by the order the configuration asks for.
         key = chosen
-        if self.config.retrieved_order == "score":
+        if self.settings.retrieved_order == "score":
             key = torch.arange(k, device=chosen.device).expand_as(chosen)
         order = torch.argsort(key.masked_fill(missing, -1), dim=1, stable=True)
         best, chosen, missing = (t.gather(1, order) for t in (best, chosen, missing))
         rows = (chosen + first[:, None]).masked_fill(missing, -1)
-        left = (self.config.num_retrieved - k, 0)
+        left = (self.settings.num_retrieved - k, 0)
         return nn.functional.pad(rows, left, value=-1), nn.functional.pad(
             best.masked_fill(missing, 0), left
         )
@@ -163,7 +176,7 @@ class Ranker(nn.Module):
     def _best_of(
         self, table: SplitTable, document: slice, embedding: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        k, eps = self.config.num_retrieved, self.config.similarity_eps
+        k, eps = self.settings.num_retrieved, self.settings.similarity_eps
         ids, lengths = table.ids[document], table.lengths[document]
         if len(ids) > LONG_SPLITS:
             return best_of_long(ids, lengths, embedding, eps, k)
@@ -176,8 +189,8 @@ class Ranker(nn.Module):
     def _best_of_few(
         self, ids: torch.Tensor, lengths: torch.Tensor, starts: list[int], embedding: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        scores = split_scores(ids, lengths, starts, embedding, self.config.similarity_eps)
-        return _sorted(scores, self.config.num_retrieved)  # column j: split j of the document
+        scores = split_scores(ids, lengths, starts, embedding, self.settings.similarity_eps)
+        return _sorted(scores, self.settings.num_retrieved)  # column j: split j of the document
 
     def _differentiable_scores(
         self, table: SplitTable, rows: torch.Tensor, embedding: torch.Tensor
@@ -187,7 +200,7 @@ class Ranker(nn.Module):
         free = self.num_retrieved - table.layout.earlier[:, None]
         taken = np.nonzero(np.arange(self.num_retrieved) >= free)
         current, slot = to_device(taken, rows.device)
-        unit = unit_rows(embedding[table.ids], self.config.similarity_eps)
+        unit = unit_rows(embedding[table.ids], self.settings.similarity_eps)
         with torch.autocast(unit.device.type, enabled=False):
             found = maxsim_selected(unit, table.lengths, current, rows[current, slot])
         return scores.index_put((current, slot), found)
@@ -204,14 +217,15 @@ class Ranker(nn.Module):
             scores: float32 `[n, k]`, theirs.
         """
         chosen = rows >= 0
-        if self.config.weight_norm == "max":
+        if self.settings.weight_norm == "max":
             divisor = scores.masked_fill(~chosen, float("-inf")).amax(1, keepdim=True)
         else:
             lowest = scores.masked_fill(~chosen, float("inf")).amin(1, keepdim=True)
-            divisor = lowest + self.config.similarity_eps
+            divisor = lowest + self.settings.similarity_eps
         divisor = divisor.masked_fill(~chosen.any(1, keepdim=True), 1)
         largest = scores.detach().masked_fill(~chosen, 0).abs().amax(1, keepdim=True)
-        floor = (largest / self.config.max_split_weight).clamp_min(torch.finfo(largest.dtype).tiny)
+        floor = largest / self.settings.max_split_weight
+        floor = floor.clamp_min(torch.finfo(largest.dtype).tiny)
         small = divisor.abs() < floor
         ratio = scores / divisor.masked_fill(small, 1)
         return torch.where(small, scores * (divisor / floor) / floor, ratio).masked_fill(~chosen, 0)

@@ -16,16 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.folders import is_released
-from aveyb_retrieval.encoder.network.checkpoints import (
-    check_fits,
-    encoder_tensors,
-    float_table,
-    no_weights,
-    read_settings,
-    released_tensors,
-)
+from aveyb_retrieval.encoder.folders import is_released, read_object
 from aveyb_retrieval.encoder.network.cuda_graphs import CudaGraphs
 from aveyb_retrieval.encoder.network.layers import AveyBLayer, fusable, intercepted, run_fused
 from aveyb_retrieval.encoder.network.layout import (
@@ -36,7 +27,15 @@ from aveyb_retrieval.encoder.network.layout import (
 )
 from aveyb_retrieval.encoder.network.ranker import Ranker, Retrieved
 from aveyb_retrieval.encoder.network.splits import SplitTable, padded_table, split_table
-from aveyb_retrieval.errors import ConfigError, InputError, ModelError
+from aveyb_retrieval.encoder.network.tensors import (
+    check_fits,
+    encoder_tensors,
+    float_table,
+    no_weights,
+    released_tensors,
+)
+from aveyb_retrieval.encoder.settings import EncoderSettings, settings_of
+from aveyb_retrieval.errors import InputError, ModelError
 from aveyb_retrieval.kernels.dispatch import fuses_passes, to_device, use_triton
 from aveyb_retrieval.kernels.maxsim import SHORTCUT_SPLITS
 
@@ -63,27 +62,27 @@ class SplitEncoder(_Module):
     similar length.
     """
 
-    config: Any  # an AveyBConfig; transformers declares another type
+    config: Any  # an AveyBConfig, or the settings alone
     device: torch.device
     _gradient_checkpointing_func: Any
     max_group_tokens = 16384  # tokens in one pass through the layers: bounds memory, not results
 
-    def _build(self, config: AveyBConfig) -> None:
+    def _build(self, settings: EncoderSettings) -> None:
         """Make the modules; their parameters hold nothing meaningful yet."""
         # nn.Embedding draws its rows, which on the meta device loads torch's compiler; both classes
         # fill them anyway
         self.embed = nn.Embedding.from_pretrained(
-            torch.empty(config.vocab_size, config.hidden_size), freeze=False
+            torch.empty(settings.vocab_size, settings.hidden_size), freeze=False
         )
-        self.ranker = Ranker(config)
-        pattern = config.layer_pattern or []
+        self.ranker = Ranker(settings)
+        pattern: Sequence[str] = settings.layer_pattern
         self.layers = nn.ModuleList(
-            AveyBLayer(config, kind, pattern[:i].count(kind)) for i, kind in enumerate(pattern)
+            AveyBLayer(settings, kind, pattern[:i].count(kind)) for i, kind in enumerate(pattern)
         )
-        self.ln_f = nn.RMSNorm(config.hidden_size, config.norm_eps) if config.final_norm else None
-        # Copies: reading an attribute of a transformers configuration costs as much as a small
-        # tensor operation.
-        self.split_size, self.masked_tail = config.split_size, config.tail == "masked"
+        self.ln_f = None
+        if settings.final_norm:
+            self.ln_f = nn.RMSNorm(settings.hidden_size, settings.norm_eps)
+        self.split_size, self.masked_tail = settings.split_size, settings.tail == "masked"
         self.gradient_checkpointing = False
         self._graphs: CudaGraphs | None = None
 
@@ -443,11 +442,11 @@ class SplitEncoder(_Module):
 class InferenceModel(SplitEncoder, nn.Module):
     """An Avey-B encoder that only encodes."""
 
-    def __init__(self, config: AveyBConfig) -> None:
+    def __init__(self, settings: EncoderSettings) -> None:
         """Make an encoder whose parameters hold nothing meaningful; `load` fills them."""
         super().__init__()
-        self.config = config
-        self._build(config)
+        self.config = settings
+        self._build(settings)
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]  # read-only, as in transformers
@@ -459,11 +458,7 @@ class InferenceModel(SplitEncoder, nn.Module):
         """Load the encoder of a model folder, in this package's format or the authors', as float32
         on the CPU.
         """
-        try:
-            settings = read_settings(folder, {}, needed=True)
-            config = AveyBConfig.from_dict(settings)
-        except ConfigError as error:
-            raise ModelError(f"{folder}: {error}") from error
+        settings = settings_of(folder)
         path = folder / "model.safetensors"
         if not path.is_file():
             raise no_weights(folder, "no model.safetensors")
@@ -473,13 +468,14 @@ class InferenceModel(SplitEncoder, nn.Module):
             raise ModelError(
                 f"{path}: damaged or cut short ({error}); copy or download it again"
             ) from error
-        own_names = released_tensors if is_released(settings) else encoder_tensors
+        is_theirs = is_released(read_object(folder / "config.json"))
+        own_names = released_tensors if is_theirs else encoder_tensors
         tensors = {name: tensor.float() for name, tensor in own_names(stored).items()}
         # shapes only: the sizes of a damaged configuration must not take memory
         with torch.device("meta"):
-            wanted = {name: tensor.shape for name, tensor in cls(config).state_dict().items()}
+            wanted = {name: tensor.shape for name, tensor in cls(settings).state_dict().items()}
         check_fits(folder, tensors, wanted)
-        model = cls(config)
+        model = cls(settings)
         model.load_state_dict(tensors, assign=True)
         return model.eval()
 

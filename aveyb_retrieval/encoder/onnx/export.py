@@ -15,7 +15,7 @@ from aveyb_retrieval.encoder.onnx.model import (
     METADATA,
     WEIGHTS,
     EmbeddingTable,
-    OnnxSettings,
+    FormMetadata,
 )
 from aveyb_retrieval.errors import ConfigError, ModelError, extra_for
 from aveyb_retrieval.files import write_atomic
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.encoder.network.layers import AveyBLayer
+    from aveyb_retrieval.encoder.settings import EncoderSettings
 
 _SPLITS = 16
 _MIN_NORM = 1e-12
@@ -67,7 +67,7 @@ class Network:
 
     def __init__(self, model: SplitEncoder, graph: Graph, linear: Float32) -> None:
         self._model, self._graph, self._linear = model, graph, linear
-        self._config: AveyBConfig = model.config
+        self._config: EncoderSettings = model.config
         self._masked = self._config.tail == "masked"
         self._batch = self._width = self._mask = ""
 
@@ -274,7 +274,7 @@ def export_onnx(model: str | Path | None = None, *, precision: str = "int8") -> 
 
 
 def onnx_bytes(
-    model: SplitEncoder, precision: str, weights: str, name: str, table: EmbeddingTable
+    model: InferenceModel, precision: str, weights: str, name: str, table: EmbeddingTable
 ) -> bytes:
     """Return the content of a model's ONNX file.
 
@@ -295,16 +295,8 @@ def onnx_bytes(
         table: its checkpoint's embeddings: rows in int8 are read from there, and take no place in
             the int8 form.
     """
-    config = model.config
-    settings = OnnxSettings(
-        precision=precision,
-        weights=weights,
-        **{
-            field: getattr(config, field)
-            for field in OnnxSettings.__struct_fields__
-            if hasattr(config, field)
-        },
-    )
+    config: EncoderSettings = model.config
+    form = FormMetadata(precision=precision, weights=weights, settings=config)
     with extra_for("exporting to ONNX"):
         graph = Graph()
         Network(model, graph, _LINEAR[precision](graph, table)).write()
@@ -320,4 +312,4 @@ def onnx_bytes(
                 f"{name}: {graph.constant_bytes:,} bytes of weights; one ONNX file holds less than"
                 " 2 GiB"
             )
-        return graph.model(inputs, output, {METADATA: settings.to_json()})
+        return graph.model(inputs, output, {METADATA: form.to_json()})

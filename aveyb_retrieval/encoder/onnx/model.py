@@ -1,19 +1,12 @@
 """An Avey-B encoder run by ONNX Runtime on a CPU: what `Embedder` asks of a model, without torch.
 
-What a form is of stands in the file's own metadata: the fields of its model and the hash of its
+The file's metadata name the model that it was exported from: its settings and the hash of its
 weights. They are compared with the folder before anything is run. A form is no larger than its
 weights can be, and has no data in other files but the embeddings that its checkpoint holds in int8,
 which are given to ONNX Runtime.
 
-The ranker is NumPy: each split's k most relevant earlier splits and their weights, the same as in
-torch.
-
-    score(i, j) = sum over distinct ids u of split i of count_i(u) * max over distinct ids v of
-    split j of cos(E_u, E_v)
-
-A document's distinct ids are compared with those of each split once. The scores of a block of
-columns exist at a time, and each row keeps its k best so far, so memory grows with the length of a
-document, not with its square. Nothing is ranked if the checkpoint's compressor is zero.
+The ranker is that of torch models on a CPU. Nothing is ranked if the checkpoint's compressor is
+zero.
 """
 
 from __future__ import annotations
@@ -22,7 +15,6 @@ import json
 import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -34,11 +26,12 @@ from aveyb_retrieval.encoder.folders import (
     TABLE,
     TABLE_SCALE,
     file_digest,
-    read_object,
 )
+from aveyb_retrieval.encoder.network.host_ranker import choose, split_weights
 from aveyb_retrieval.encoder.network.layout import SplitLayout, group_widths
 from aveyb_retrieval.encoder.onnx.session import open_session
-from aveyb_retrieval.errors import ModelError
+from aveyb_retrieval.encoder.settings import EncoderSettings, settings_of
+from aveyb_retrieval.errors import ConfigError, ModelError
 from aveyb_retrieval.system import chosen_threads, usable_processors
 
 if TYPE_CHECKING:
@@ -52,7 +45,6 @@ _GRAPH_BYTES = 1 << 24  # more than any graph takes beside its weights
 # what a damaged safetensors file raises while it is read
 _DAMAGES = (OSError, ValueError, LookupError, SafetensorError)
 _DTYPES = {"F32": np.float32, "F16": np.float16, "BF16": np.uint16, "I8": np.int8}
-BLOCK = 128  # columns whose scores exist at once
 FILES = {"float32": "onnx/model.onnx", "int8": "onnx/model_int8.onnx"}
 WEIGHTS = "model.safetensors"
 _GROUP_TOKENS = 256  # in one run: about as fast as eight times as many, in less memory
@@ -60,38 +52,29 @@ _MIN_NORM = 1e-12
 METADATA = "aveyb"  # the key of the file's metadata
 # the one constant that may be elsewhere, and where
 EMBEDDING, CHECKPOINT = ("embedding", "../model.safetensors")
-FORMAT = 1
-_LARGEST_SIZE = 1 << 24  # of any size: a damaged file must not ask for endless memory
-
-_Size = Annotated[int, msgspec.Meta(gt=0, le=_LARGEST_SIZE)]
+FORMAT = 2
 
 
-class OnnxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The fields of `AveyBConfig` that what runs an ONNX form must know, and the SHA-256 of the
-    weights it is of.
+class FormMetadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What an ONNX file says of itself.
+
+    Attributes:
+        precision: "float32" or "int8".
+        weights: SHA-256 of the checkpoint that it was made from.
+        settings: its model's.
     """
 
     precision: Annotated[str, msgspec.Meta(pattern="^(float32|int8)$")]
     weights: str
-    vocab_size: _Size
-    hidden_size: _Size
-    split_size: _Size
-    num_retrieved: Annotated[int, msgspec.Meta(ge=0, lt=_LARGEST_SIZE)]
-    tail: str
-    retrieved_order: str
-    weight_norm: str
-    similarity_eps: float
-    max_split_weight: float
-    # Of these two nothing is read: they are compared with the folder's configuration alone.
-    compressor: Annotated[str, msgspec.Meta(pattern="^(linear|none)$")] = "linear"
-    ranker_direction: Annotated[str, msgspec.Meta(pattern="^past$")] = "past"
+    settings: EncoderSettings
 
     def to_json(self) -> str:
-        """Return the settings as the file's metadata."""
-        return json.dumps({"format": FORMAT, **msgspec.structs.asdict(self)}, sort_keys=True)
+        """Return what the file's metadata holds."""
+        content = {"format": FORMAT, **msgspec.structs.asdict(self)}
+        return json.dumps(content | {"settings": self.settings.fields()}, sort_keys=True)
 
     @classmethod
-    def read(cls, metadata: dict[str, str], path: Path) -> OnnxSettings:
+    def read(cls, metadata: dict[str, str], path: Path) -> FormMetadata:
         """Read and check the metadata of a file."""
         try:
             content = json.loads(metadata[METADATA])
@@ -107,8 +90,9 @@ class OnnxSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 " export the model again"
             )
         try:
-            return msgspec.convert(content, cls, strict=True)
-        except msgspec.ValidationError as error:
+            read = msgspec.convert(content, cls, strict=True)
+            return msgspec.structs.replace(read, settings=read.settings.completed("settings"))
+        except (msgspec.ValidationError, ConfigError) as error:
             raise ModelError(
                 f"{path}: its settings are damaged ({error}); export it again"
             ) from error
@@ -119,16 +103,16 @@ class OnnxModel:
 
     Attributes:
         folder: where it was loaded from.
-        config: what the file says about its model.
+        config: the model's settings.
     """
 
     def __init__(
-        self, folder: Path, session: Any, config: OnnxSettings, table: EmbeddingTable
+        self, folder: Path, session: Any, settings: EncoderSettings, table: EmbeddingTable
     ) -> None:
-        self.folder, self.config = folder, config
+        self.folder, self.config = folder, settings
         self._session, self._table = session, table
-        self._retrieves = config.num_retrieved > 0 and not compressor_is_zero(
-            folder / WEIGHTS, config
+        self._retrieves = settings.num_retrieved > 0 and not compressor_is_zero(
+            folder / WEIGHTS, settings
         )
 
     def embeddings(self, ids: np.ndarray) -> np.ndarray:
@@ -151,23 +135,22 @@ class OnnxModel:
         session = _session(
             path, weights.stat().st_size, table.rows if precision == "int8" else None
         )
-        settings = OnnxSettings.read(session.get_modelmeta().custom_metadata_map, path)
-        if settings.precision != precision:
+        form = FormMetadata.read(session.get_modelmeta().custom_metadata_map, path)
+        if form.precision != precision:
             raise ModelError(
-                f"{path}: holds the {settings.precision} form, not {precision}; export it again"
+                f"{path}: holds the {form.precision} form, not {precision}; export it again"
             )
-        if settings.weights != file_digest(weights):
+        if form.weights != file_digest(weights):
             raise ModelError(
                 f"{path}: made from other weights than {weights.name} beside it; export it again,"
                 " or remove it"
             )
-        # a field that it lacks or leaves open says nothing
-        config = read_object(folder / "config.json")
-        for name in settings.__struct_fields__:
-            if config.get(name) not in (None, own := getattr(settings, name)):
+        settings, stored = form.settings, settings_of(folder).fields()
+        for name, own in settings.fields().items():
+            if stored[name] != own:
                 raise ModelError(
                     f"{path}: made with {name} {own!r}, config.json beside the weights says"
-                    f" {config[name]!r}; export it again, or remove it"
+                    f" {stored[name]!r}; export it again, or remove it"
                 )
         if table.rows.shape != (settings.vocab_size, settings.hidden_size):
             raise ModelError(
@@ -224,6 +207,17 @@ class OnnxModel:
             )
         return out
 
+    def _retrieved(
+        self, layout: SplitLayout, splits: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return what each split retrieves, rows int64 `[n, k]` and their weights float32 `[n, k]`;
+        None if the compressor would take nothing from it.
+        """
+        if not self._retrieves:
+            return None
+        choice = choose(layout, splits, self.embeddings, self.config)
+        return choice.rows, split_weights(choice, self.config)
+
     def _outputs(
         self, ids: np.ndarray, counts: list[int], first_needed: list[int] | None
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
@@ -238,12 +232,12 @@ class OnnxModel:
         position = np.zeros(splits.shape, dtype=np.int64)
         position[present] = np.arange(len(ids))
         needed = None if first_needed is None else layout.needed(first_needed)
-        choice = retrieve(layout, splits, self._table, config) if self._retrieves else None
+        retrieved = self._retrieved(layout, splits)
 
         def run(rows: np.ndarray, width: int, number: int) -> np.ndarray:
             feed = {"ids": np.ascontiguousarray(splits[rows, :width])}
             if config.num_retrieved:
-                feed |= _retrieved(splits, choice, rows, number)
+                feed |= _inputs(splits, retrieved, rows, number)
             return self._session.run(None, feed)[0]
 
         # How many others a split can retrieve also divides the groups if none is retrieved: the
@@ -260,20 +254,25 @@ class OnnxModel:
             yield position[rows, :width][taken], vectors[taken]
 
 
-def _retrieved(
-    splits: np.ndarray, choice: Choice | None, rows: np.ndarray, number: int
+def _inputs(
+    splits: np.ndarray,
+    retrieved: tuple[np.ndarray, np.ndarray] | None,
+    rows: np.ndarray,
+    number: int,
 ) -> dict[str, np.ndarray]:
-    """Return the graph's inputs for splits that each retrieve `number` others; None: nothing."""
-    if choice is None:
+    """Return the graph's inputs for splits that each retrieve `number` others.
+
+    `retrieved`: rows and weights `[n, k]` of the batch; None: nothing is retrieved.
+    """
+    if retrieved is None:
         return {
             "retrieved": np.zeros((len(rows), 0, splits.shape[1]), np.int32),
             "weights": np.zeros((len(rows), 0), np.float32),
         }
-    first = choice.rows.shape[1] - number
-    retrieved = choice.rows[rows, first:]
+    chosen, weights = (part[rows, part.shape[1] - number :] for part in retrieved)
     return {
-        "retrieved": np.where(retrieved[..., None] >= 0, splits[retrieved], np.int32(-1)),
-        "weights": choice.weights[rows, first:],
+        "retrieved": np.where(chosen[..., None] >= 0, splits[chosen], np.int32(-1)),
+        "weights": weights,
     }
 
 
@@ -319,118 +318,6 @@ def _session(path: Path, weights_bytes: int, rows: np.ndarray | None) -> Any:
     )
 
 
-@dataclass(frozen=True)
-class Choice:
-    """What each split retrieves, in the order in which the compressor reads it.
-
-    rows: int64 `[n, k]`, splits of the batch; -1 (always on the left) where there is none.
-    weights: float32 `[n, k]`; 0 where `rows` is -1.
-    """
-
-    rows: np.ndarray
-    weights: np.ndarray
-
-
-def retrieve(
-    layout: SplitLayout, ids: np.ndarray, table: EmbeddingTable, settings: OnnxSettings
-) -> Choice:
-    """Rank every split of a batch, ids int `[n, S]`, against the earlier splits of its own
-    document.
-    """
-    n, k = len(layout.lengths), settings.num_retrieved
-    scores, rows = np.zeros((n, k), np.float32), np.full((n, k), -1, dtype=np.int64)
-    for document in layout.documents():
-        if k and document.stop - document.start > 1:
-            splits = [
-                row[:length]
-                for row, length in zip(ids[document], layout.lengths[document], strict=True)
-            ]
-            best, chosen = best_splits(splits, table, settings.similarity_eps, k)
-            missing = np.isneginf(best)
-            # Put into slot order: missing ones first, then by the order that the model asks for.
-            key = (
-                chosen
-                if settings.retrieved_order == "sequence"
-                else np.broadcast_to(np.arange(k), chosen.shape)
-            )
-            order = np.argsort(np.where(missing, -1, key), axis=1, kind="stable")
-            best, chosen, missing = (
-                np.take_along_axis(part, order, 1) for part in (best, chosen, missing)
-            )
-            rows[document] = np.where(missing, -1, chosen + document.start)
-            scores[document] = np.where(missing, 0, best)
-    return Choice(rows, split_weights(rows, scores, settings))
-
-
-def best_splits(
-    splits: list[np.ndarray], table: EmbeddingTable, eps: float, k: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Score one document's splits, the ids of each, and keep each split's k best earlier ones.
-
-    Returns:
-        float32 `[n, k]` scores, best first, equal ones by the lower split, -inf where there are
-        fewer than k; int64 `[n, k]` their splits.
-    """
-    n = len(splits)
-    distinct, position = np.unique(np.concatenate(splits), return_inverse=True)
-    last_seen = np.zeros(len(distinct), dtype=np.int64)
-    np.maximum.at(last_seen, position, np.repeat(np.arange(n), [len(split) for split in splits]))
-    # Latest last occurrence first: ids that a later split can ask of split j are the first of them.
-    order = np.argsort(-last_seen, kind="stable")
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    ends = np.cumsum([len(split) for split in splits])
-    held = [np.unique(part, return_counts=True) for part in np.split(place[position], ends[:-1])]
-    rows = table[distinct[order]]
-    unit = rows / (np.linalg.norm(rows, axis=1, keepdims=True) + np.float32(eps))
-    asking = np.searchsorted(-last_seen[order], -np.arange(n))
-    best = np.full((n, k), -np.inf, dtype=np.float32)
-    chosen = np.zeros((n, k), dtype=np.int64)
-    for first in range(0, n, BLOCK):
-        stop = min(first + BLOCK, n)
-        highest = np.zeros((len(unit), stop - first), dtype=np.float32)
-        for j in range(first, stop):
-            if asking[j]:
-                highest[: asking[j], j - first] = (unit[: asking[j]] @ unit[held[j][0]].T).max(
-                    axis=1
-                )
-        after = first + 1
-        if after >= n:
-            break
-        found = np.stack(
-            [counts.astype(np.float32) @ highest[entries] for entries, counts in held[after:]]
-        )
-        columns, own = np.arange(first, stop), np.arange(after, n)[:, None]
-        found[columns >= own] = -np.inf
-        # Stable, and what is kept comes first: equal scores stay with the lower split.
-        scores = np.concatenate([best[after:], found], axis=1)
-        numbers = np.concatenate([chosen[after:], np.broadcast_to(columns, found.shape)], axis=1)
-        kept = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        best[after:], chosen[after:] = (
-            np.take_along_axis(part, kept, 1) for part in (scores, numbers)
-        )
-    return best, chosen
-
-
-def split_weights(rows: np.ndarray, scores: np.ndarray, settings: OnnxSettings) -> np.ndarray:
-    """Return the weights float32 `[n, k]` of chosen splits, as `Ranker.weights` does."""
-    chosen = rows >= 0
-    if not chosen.any():
-        return np.zeros_like(scores)
-    if settings.weight_norm == "max":
-        divisor = np.where(chosen, scores, -np.inf).max(axis=1, keepdims=True).astype(np.float32)
-    else:
-        lowest = np.where(chosen, scores, np.inf).min(axis=1, keepdims=True).astype(np.float32)
-        divisor = lowest + np.float32(settings.similarity_eps)
-    divisor = np.where(chosen.any(axis=1, keepdims=True), divisor, np.float32(1))
-    largest = np.abs(np.where(chosen, scores, 0)).max(axis=1, keepdims=True)
-    floor = (largest / np.float32(settings.max_split_weight)).astype(np.float32)
-    floor = np.maximum(floor, np.finfo(np.float32).tiny)
-    small = np.abs(divisor) < floor
-    ratio = scores / np.where(small, np.float32(1), divisor)
-    return np.where(chosen, np.where(small, scores * (divisor / floor) / floor, ratio), 0)
-
-
 class EmbeddingTable:
     """A checkpoint's token embeddings, mapped into memory: only rows that are asked for are read;
     processes share them.
@@ -472,7 +359,7 @@ class EmbeddingTable:
         return rows if self.scale is None else rows * self.scale[ids]
 
 
-def compressor_is_zero(path: Path, settings: OnnxSettings) -> bool:
+def compressor_is_zero(path: Path, settings: EncoderSettings) -> bool:
     """Return whether a checkpoint's compressor takes nothing from retrieved splits.
 
     Its columns for them, the first `k S` of `[S, (k + 1) S]`, are all zero then.

@@ -202,28 +202,49 @@ def by_token(
     Column j is the document's split j; -inf where that is not an earlier split. The table of
     embeddings is `[V, D]` contiguous; scales: float32 `[V]`, their 1 / norm.
     """
-    n, n_ids, (n_vocabulary, dim), device = (
-        len(vocabulary.first),
-        len(vocabulary.ids),
-        table.shape,
-        table.device,
-    )
-    entries, starts, first = vocabulary.entries, vocabulary.starts, vocabulary.first
-    tile = config_for("best_by_id", architecture(device), table.element_size())
-    count_tile = config_for("count_by_id", architecture(device), 4)  # its scores are always float32
-    side = min(count_tile.n, power_of_two(width))
-    best = torch.empty((n_ids, width), dtype=torch.float32, device=device)
-    scores = torch.empty((n, width), dtype=torch.float32, device=device)
+    n, columns = len(vocabulary.first), slice(0, len(vocabulary.first))
+    best = _best_by_id(table, scales, vocabulary, columns, vocabulary.first, width)
+    return _counted(best, vocabulary, slice(0, n), vocabulary.first)
+
+
+def columns_by_token(
+    table: torch.Tensor, scales: torch.Tensor, vocabulary: BatchVocabulary, first: int, stop: int
+) -> torch.Tensor:
+    """Columns first to stop of `by_token` of one document, rows from first on: float32 `[n - first,
+    stop - first]`.
+    """
+    n = len(vocabulary.first)
+    # Counted from the first column on, as if the document began there.
+    begin = torch.zeros_like(vocabulary.first)
+    best = _best_by_id(table, scales, vocabulary, slice(first, stop), begin, stop - first)
+    return _counted(best, vocabulary, slice(first, n), begin)
+
+
+def _best_by_id(
+    table: torch.Tensor,
+    scales: torch.Tensor,
+    vocabulary: BatchVocabulary,
+    splits: slice,
+    first: torch.Tensor,
+    width: int,
+) -> torch.Tensor:
+    """Each id's best cosine in each of some splits, float32 `[U, width]`.
+
+    The column of the i-th of them is `i - first[i]`, first int64 `[n]`.
+    """
+    n, n_ids, (n_vocabulary, dim) = splits.stop - splits.start, len(vocabulary.ids), table.shape
+    tile = config_for("best_by_id", architecture(table.device), table.element_size())
+    best = torch.empty((n_ids, width), dtype=torch.float32, device=table.device)
     if n:
         with torch.cuda.device_of(table):
             best_by_id_kernel[n, _PROGRAMS_OF_A_SPLIT](
                 table,
                 scales,
                 vocabulary.ids,
-                entries,
-                starts,
-                vocabulary.asked_from,
-                vocabulary.asked_to,
+                vocabulary.entries,
+                vocabulary.starts[splits.start :],
+                vocabulary.asked_from[splits.start :],
+                vocabulary.asked_to[splits.start :],
                 first,
                 best,
                 n_vocabulary,
@@ -236,17 +257,30 @@ def by_token(
                 num_warps=tile.warps,
                 num_stages=tile.stages,
             )
+    return best
+
+
+def _counted(
+    best: torch.Tensor, vocabulary: BatchVocabulary, splits: slice, first: torch.Tensor
+) -> torch.Tensor:
+    """Scores of some splits from `_best_by_id`, float32 `[n, width]`; first as there."""
+    n, width = splits.stop - splits.start, best.shape[1]
+    tile = config_for("count_by_id", architecture(best.device), 4)  # scores are always float32
+    side = min(tile.n, power_of_two(width))
+    scores = torch.empty((n, width), dtype=torch.float32, device=best.device)
+    if n:
+        with torch.cuda.device_of(best):
             count_kernel[n, blocks(width, side)](
                 best,
-                entries,
+                vocabulary.entries,
                 vocabulary.counts,
-                starts,
+                vocabulary.starts[splits.start :],
                 first,
                 scores,
                 width,
                 N=side,
-                num_warps=count_tile.warps,
-                num_stages=count_tile.stages,
+                num_warps=tile.warps,
+                num_stages=tile.stages,
             )
     return scores
 

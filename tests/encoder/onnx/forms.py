@@ -11,12 +11,14 @@ from safetensors.torch import load_file, save_file
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.encoder.onnx.export import export_onnx
 from aveyb_retrieval.encoder.onnx.graph import int8_rows
-from aveyb_retrieval.encoder.onnx.model import OnnxModel, OnnxSettings
+from aveyb_retrieval.encoder.onnx.model import OnnxModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from tests.encoder.models import small_config, small_model
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from aveyb_retrieval.encoder.settings import EncoderSettings
 
 PRECISIONS = ("float32", "int8")
 
@@ -39,15 +41,9 @@ def save_model(
     return folder
 
 
-def settings_of(**overrides: object) -> OnnxSettings:
-    """What the ONNX form of a small model says about it."""
-    config = small_config("paper", **overrides)
-    fields = {
-        name: getattr(config, name)
-        for name in OnnxSettings.__struct_fields__
-        if hasattr(config, name)
-    }
-    return OnnxSettings(precision="int8", weights="", **fields)
+def settings_of(**overrides: object) -> EncoderSettings:
+    """The settings of a small model."""
+    return small_config("paper", **overrides).settings
 
 
 def store_table_in_int8(folder: Path) -> None:

@@ -100,8 +100,8 @@ def test_one_of_another_kind_of_model(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ('{"format": 2}', "format 2, this version of aveyb-retrieval reads 1"),
-        ('{"format": 1}', "its settings are damaged"),
+        ('{"format": 1}', "format 1, this version of aveyb-retrieval reads 2"),
+        ('{"format": 2}', "its settings are damaged"),
         ("[]", "not an ONNX file of an Avey-B model"),
         ("{", "not an ONNX file of an Avey-B model"),
     ],
@@ -115,12 +115,19 @@ def test_one_whose_settings_are_damaged(folder: Path, settings: str, said: str) 
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("split_size", -1), ("hidden_size", 1 << 40), ("weight_norm", 3)]
+    ("field", "value"),
+    [
+        ("split_size", -1),
+        ("hidden_size", 1 << 40),
+        ("weight_norm", 3),
+        ("layer_pattern", ["static"]),
+    ],
 )
 def test_one_with_sizes_that_cannot_be(folder: Path, field: str, value: object) -> None:
     def edit(model: Any) -> None:
         content = json.loads(model.metadata_props[0].value)
-        helper.set_model_props(model, {METADATA: json.dumps({**content, field: value})})
+        content["settings"][field] = value
+        helper.set_model_props(model, {METADATA: json.dumps(content)})
 
     change(folder, edit)
     assert "its settings are damaged" in refusal(folder)

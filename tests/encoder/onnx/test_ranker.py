@@ -1,4 +1,4 @@
-"""The ranker in NumPy chooses what the one in torch chooses."""
+"""Torch and ONNX choose by one ranker; the table that it reads in an ONNX form."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from aveyb_retrieval.encoder.network.host_ranker import choose, split_weights
 from aveyb_retrieval.encoder.network.splits import split_table
-from aveyb_retrieval.encoder.onnx import model as ranker
 from aveyb_retrieval.encoder.onnx.model import EmbeddingTable
 from aveyb_retrieval.errors import ModelError
 from tests.encoder.models import small_model
@@ -43,33 +43,11 @@ def test_the_choice_is_that_of_torch(
         expected = model.ranker.retrieve(table, model.embed.weight)
     settings = settings_of(**overrides)
     embeddings = EmbeddingTable(tmp_path / "model.safetensors")
-    found = ranker.retrieve(table.layout, table.ids.numpy(), embeddings, settings)
-    same = (found.rows == expected.rows.numpy()).all(axis=1)
-    # of few ids, scores are equal but for rounding
-    assert same.mean() == 1 if distinct == 97 else same.mean() > 0.97
+    found = choose(table.layout, table.ids.numpy(), embeddings.__getitem__, settings)
+    np.testing.assert_array_equal(found.rows, expected.rows.numpy())
     np.testing.assert_allclose(
-        found.weights[same], expected.weights.numpy()[same], rtol=1e-5, atol=1e-6
+        split_weights(found, settings), expected.weights.numpy(), rtol=1e-6, atol=0
     )
-    np.testing.assert_allclose(
-        np.sort(found.weights), expected.weights.sort().values, rtol=1e-5, atol=1e-6
-    )
-
-
-def test_equal_splits_go_to_the_lower_one_also_across_blocks(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    model = small_model("paper")
-    model.save_pretrained(tmp_path)
-    embeddings = EmbeddingTable(tmp_path / "model.safetensors")
-    same = [np.arange(16) for _ in range(20)]
-    whole = ranker.best_splits(same, embeddings, 1e-12, 3)
-    monkeypatch.setattr(ranker, "BLOCK", 4)
-    blocks = ranker.best_splits(same, embeddings, 1e-12, 3)
-    for best, chosen in (whole, blocks):
-        np.testing.assert_array_equal(chosen[-1], [0, 1, 2])
-        np.testing.assert_allclose(best[-1], 16, rtol=1e-5)
-        assert np.isneginf(best[0]).all()
-    np.testing.assert_array_equal(whole[1][3:], blocks[1][3:])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

@@ -10,6 +10,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from aveyb_retrieval.kernels import maxsim
+from aveyb_retrieval.kernels.host_maxsim import best_splits
 from aveyb_retrieval.kernels.maxsim import late_interaction
 
 EPS = 1e-12
@@ -83,6 +84,19 @@ def test_a_long_document_does_not_depend_on_the_batch(monkeypatch: pytest.Monkey
         own = ids[start:stop], lengths[start:stop], [0, stop - start]
         alone = maxsim.split_scores(*own, table, EPS, backend="triton")
         assert torch.equal(together[start:stop, : stop - start], alone)
+
+
+@pytest.mark.parametrize("block", [1, 3, 128])
+def test_a_document_is_ranked_by_blocks_of_columns(block: int) -> None:
+    """The cosines are exact, so that equal scores are equal in every form."""
+    ids, lengths, _ = batch([16 * 9 + 5], 16, vocabulary=20)
+    table = torch.randint(0, 2, (60, 16)).float() * 2 - 1
+    scores, chosen = maxsim.best_of_long(ids, lengths, table, EPS, 3, block)
+    splits = [row[:length].numpy() for row, length in zip(ids, lengths.tolist(), strict=True)]
+    best, numbers = best_splits(splits, maxsim.rows_on_host(table), EPS, 3)
+    assert torch.equal(scores, torch.from_numpy(best))
+    there = ~scores.isneginf()
+    assert torch.equal(chosen[there], torch.from_numpy(numbers)[there])
 
 
 @pytest.mark.parametrize("query", [1, 7, 70])
