@@ -1,5 +1,5 @@
-"""What the adapters share: documents and hits in the same words, and another library's embeddings
-as a model.
+"""Shared by the adapters: documents and hits as other libraries have them, and embeddings of
+another library as a model.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def row(document_id: str, text: str, metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Make a document for the index; the metadata field `title` is its title, too.
+    """Make a document for the index; its title is the metadata field `title`.
 
-    Raises InputError where `title` or `_id` of the metadata is not what a filter would find: the
-    document's own.
+    Raises InputError if `title` of the metadata is no text, or if `_id` of the metadata is not the
+    id: a filter finds the document's own.
     """
     title = metadata.get("title")
     if not (title is None or isinstance(title, str)):
@@ -49,7 +49,7 @@ def passage(hit: Hit) -> tuple[str, int, int]:
     return text, *(hit.span or (0, len(text)))
 
 
-OURS = "aveyb"  # the one field in which hits say where they are from
+OURS = "aveyb"  # the one metadata field in which hits say where they are from
 
 
 def with_place(
@@ -94,15 +94,15 @@ def in_thread(method: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
-BATCH = 64  # texts that the other library is given at once
+MAX_BATCH_TEXTS = 64  # that the other library is given at once
 
 
 class VectorsOnly:
-    """What `build_index(model=...)` needs, from two functions; for an index with
+    """A model for `build_index` made of two functions of another library; it is for an index with
     `granularity="document"`.
 
-    The library does not say which weights made its vectors, so the index is bound to the dimension
-    and a name: that of the library's object `source`, its class and its `model` or `model_name`.
+    Nothing says which weights made the vectors, so the index is bound to the dimension and to a
+    name: the class of the library's object `source`, with its `model` or `model_name`.
     """
 
     def __init__(
@@ -114,18 +114,16 @@ class VectorsOnly:
         self._embed_documents, self._embed_query = embed_documents, embed_query
         self.dim = len(embed_query("how many dimensions?"))
         kind = type(source)
-        own: Any = getattr(source, "model", None) or getattr(source, "model_name", None)
-        self.model_name = f"{kind.__module__}.{kind.__qualname__}" + (
-            f" {own}" if isinstance(own, str) else ""
-        )
+        self.model_name = f"{kind.__module__}.{kind.__qualname__}"
+        own_name: Any = getattr(source, "model", None) or getattr(source, "model_name", None)
+        if isinstance(own_name, str):
+            self.model_name += f" {own_name}"
         self.fingerprint = hashlib.sha256(f"{self.model_name} {self.dim}".encode()).hexdigest()
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedRow]:
-        """Encode (prefix, text) pairs, one unit vector `[d]` without passages for each,
-        in order.
-        """
+        """Encode (prefix, text) pairs in order, each into a unit vector `[d]` without passages."""
         texts = (prefix + text for prefix, text in documents)
-        while batch := list(itertools.islice(texts, BATCH)):
+        while batch := list(itertools.islice(texts, MAX_BATCH_TEXTS)):
             for vector in self._embed_documents(batch):
                 yield EncodedRow(
                     _unit(vector), np.empty((0, self.dim), np.float32), np.empty((0, 2), np.int64)

@@ -23,14 +23,16 @@ if TYPE_CHECKING:
     from aveyb_retrieval import Document as Stored
     from aveyb_retrieval import Hit
 
-_REST = "_haystack"  # metadata field for what a Document has beside id, content and meta
+# the metadata field for what a Document has besides id, content and meta
+_OTHER_FIELDS = "_haystack"
 _ORDER = {">": "$gt", ">=": "$gte", "<": "$lt", "<=": "$lte"}
 _NOTHING: dict[str, Any] = {"$not": {}}
 
 
 class AveyBDocumentStore:
-    """An index directory; made empty where there is none, by these options of `build_index`;
-    `model=` also opens it.
+    """An index directory; if there is none, it is made empty with these options of `build_index`.
+
+    An index that is there is opened with `model=`, if that is given.
 
     Documents are encoded by the index's own model, whole and of any length: a pipeline needs no
     embedder and no splitter. Embeddings that documents bring are kept and given back, but not
@@ -51,11 +53,11 @@ class AveyBDocumentStore:
     def search(
         self, query: str, top_k: int, filters: dict[str, Any] | None = None, **options: Any
     ) -> list[Document]:
-        """Find documents, or passages with `unit="passage"`; options are those of
-        `Retriever.search`.
+        """Find documents, or passages with `unit="passage"`.
 
-        Documents that say the same are all given, unless `fold=True` asks for one of them; of
-        passages that do, the meta of the best one names the others' documents as `duplicates`.
+        `options` are those of `Retriever.search`. Documents with the same words are all given,
+        unless `fold=True` asks for one of them. Of passages with the same words the best one is
+        given, and its meta names the documents of the others as `duplicates`.
         """
         if top_k == 0:
             return []
@@ -76,36 +78,34 @@ class AveyBDocumentStore:
         return self._index.count(translate(filters))
 
     def filter_documents(self, filters: dict[str, Any] | None = None) -> list[Document]:
-        return [_document(each) for each in self._index.documents(translate(filters))]
+        return [_document(stored) for stored in self._index.documents(translate(filters))]
 
     def write_documents(
         self, documents: list[Document], policy: DuplicatePolicy = DuplicatePolicy.NONE
     ) -> int:
-        """Write documents and return how many; the default policy is to refuse ids that are there
-        already (FAIL).
+        """Write documents and return how many; by default ids that are there already are refused
+        (FAIL).
 
-        Raises ValueError where this is no list of documents, DuplicateDocumentError where an id is
-        there already, InputError where the meta field `title` is no text, or `_id` is not the
-        document's id.
+        Raises ValueError if this is no list of documents, DuplicateDocumentError if an id is there
+        already, InputError if the meta field `title` is no text, or if `_id` is not the document's
+        id.
         """
         if not isinstance(documents, list) or not all(
-            isinstance(each, Document) for each in documents
+            isinstance(document, Document) for document in documents
         ):
             raise ValueError("write_documents needs a list of Documents")
-        known = {
-            each.id for each in self._index.get([each.id for each in documents], missing_ok=True)
-        }
+        ids = [document.id for document in documents]
+        stored_ids = {stored.id for stored in self._index.get(ids, missing_ok=True)}
         chosen: dict[str, Document] = {}
-        for each in documents:
-            if policy == DuplicatePolicy.OVERWRITE or (
-                each.id not in known and each.id not in chosen
-            ):
-                chosen[each.id] = each
+        for document in documents:
+            is_new = document.id not in stored_ids and document.id not in chosen
+            if is_new or policy == DuplicatePolicy.OVERWRITE:
+                chosen[document.id] = document
             elif policy != DuplicatePolicy.SKIP:
                 raise DuplicateDocumentError(
-                    f"{self.path}: the id {each.id!r} is there already; nothing was written"
+                    f"{self.path}: the id {document.id!r} is there already; nothing was written"
                 )
-        self._index.upsert([_row(each) for each in chosen.values()])
+        self._index.upsert([_row(document) for document in chosen.values()])
         return len(chosen)
 
     def delete_documents(self, document_ids: list[str]) -> None:
@@ -119,22 +119,22 @@ class AveyBDocumentStore:
         return self._index.delete(where=translate(filters) or {}).deleted
 
     def update_by_filter(self, filters: dict[str, Any], meta: dict[str, Any]) -> int:
-        """Set meta fields of the documents that satisfy a filter, without encoding; return how many
-        these are.
+        """Set meta fields of the documents that satisfy a filter, without encoding; return their
+        number.
         """
         report = self._index.update_metadata(meta, where=translate(filters) or {})
         return report.updated + report.unchanged
 
     def get_metadata_fields_info(self) -> dict[str, dict[str, str]]:
         """Return the fields of all metadata, each with the type of its first value."""
-        found: dict[str, dict[str, str]] = {}
+        fields: dict[str, dict[str, str]] = {}
         for meta in self._metas():
             for name, value in meta.items():
-                found.setdefault(name, {"type": type(value).__name__})
-        return found
+                fields.setdefault(name, {"type": type(value).__name__})
+        return fields
 
     def get_metadata_field_min_max(self, metadata_field: str) -> dict[str, Any]:
-        """Return the least and the greatest value of a field; None where no document has one."""
+        """Return the least and the greatest value of a field; None if no document has one."""
         values = self._values(metadata_field)
         return {"min": min(values, default=None), "max": max(values, default=None)}
 
@@ -155,19 +155,19 @@ class AveyBDocumentStore:
         size: int | None = 10,
         filters: dict[str, Any] | None = None,
     ) -> tuple[list[Any], int]:
-        """Return a page of a field's different values, ordered by their texts, and how many there
-        are.
+        """Return a page of a field's different values, ordered by their texts, and the number of
+        all.
         """
-        found = _unique(self._values(metadata_field, filters))
-        wanted = [
+        term = "" if search_term is None else search_term.lower()
+        values = [
             value
-            for value in found
-            if search_term is None or search_term.lower() in str(value).lower()
+            for value in _unique(self._values(metadata_field, filters))
+            if term in str(value).lower()
         ]
-        return wanted[from_ : None if size is None else from_ + size], len(wanted)
+        return values[from_ : None if size is None else from_ + size], len(values)
 
     def _values(self, field: str, filters: dict[str, Any] | None = None) -> list[Any]:
-        name = field.removeprefix("meta.")  # which may be left out
+        name = field.removeprefix("meta.")  # callers may leave it out
         return [meta[name] for meta in self._metas(filters) if meta.get(name) is not None]
 
     count_documents_async = in_thread(count_documents)
@@ -186,27 +186,24 @@ class AveyBDocumentStore:
 
 def _row(document: Document) -> dict[str, Any]:
     fields = document.to_dict(flatten=False)
-    rest = {
+    others = {
         name: fields[name]
         for name in fields.keys() - {"id", "content", "meta", "score"}
         if fields[name] is not None
     }
     if document.content is None:
-        rest["content"] = None
-    return row(
-        document.id,
-        document.content or "",
-        {**document.meta, _REST: rest} if rest else document.meta,
-    )
+        others["content"] = None
+    metadata = {**document.meta, _OTHER_FIELDS: others} if others else document.meta
+    return row(document.id, document.content or "", metadata)
 
 
-def _document(found: Hit | Stored, score: float | None = None) -> Document:
-    fields = {"id": found.id, "content": found.text, "meta": _metadata(found), "score": score}
-    return Document.from_dict({**fields, **found.metadata.get(_REST, {})})
+def _document(source: Hit | Stored, score: float | None = None) -> Document:
+    fields = {"id": source.id, "content": source.text, "meta": _metadata(source), "score": score}
+    return Document.from_dict({**fields, **source.metadata.get(_OTHER_FIELDS, {})})
 
 
-def _metadata(found: Hit | Stored) -> dict[str, Any]:
-    return {name: value for name, value in found.metadata.items() if name != _REST}
+def _metadata(source: Hit | Stored) -> dict[str, Any]:
+    return {name: value for name, value in source.metadata.items() if name != _OTHER_FIELDS}
 
 
 def _passage(hit: Hit) -> Document:
@@ -221,10 +218,11 @@ class AveyBRetriever:
     words and vectors.
 
     A passage is a `Document` with the passage as content; its meta are the document's as they are,
-    and `aveyb`: `source_id`, `title`, `heading`, `span` and, of a PDF, `page` and
-    `page_label`. `filter_policy` says how `filters` of
-    a run and of the component go together; `search_options` are those of `Retriever.search`.
-    ConfigError where `document_store` is no such store.
+    and `aveyb`: `source_id`, `title`, `heading`, `span` and, of a PDF, `page` and `page_label`.
+    `filter_policy` says how `filters` of a run and of the component are joined; `search_options`
+    are those of `Retriever.search`.
+
+    Raises ConfigError if `document_store` is no such store.
     """
 
     def __init__(
@@ -241,11 +239,9 @@ class AveyBRetriever:
                 " index"
             )
         self.document_store, self.filters, self.top_k = document_store, filters, top_k
-        self.filter_policy = (
-            FilterPolicy.from_str(filter_policy)
-            if isinstance(filter_policy, str)
-            else filter_policy
-        )
+        if isinstance(filter_policy, str):
+            filter_policy = FilterPolicy.from_str(filter_policy)
+        self.filter_policy = filter_policy
         self.search_options = search_options or {}
 
     def to_dict(self) -> dict[str, Any]:
@@ -270,22 +266,21 @@ class AveyBRetriever:
     ) -> dict[str, Any]:
         """Search; `filters` and `top_k` override or join those of the component."""
         where = apply_filter_policy(self.filter_policy, self.filters, filters)
-        found = self.document_store.search(
-            query, self.top_k if top_k is None else top_k, where, **self.search_options
-        )
-        return {"documents": found}
+        count = self.top_k if top_k is None else top_k
+        documents = self.document_store.search(query, count, where, **self.search_options)
+        return {"documents": documents}
 
     run_async = component.output_types(documents=list[Document])(in_thread(run))
 
 
 def translate(filters: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Translate filters, or raise FilterError; None where there are none."""
+    """Translate filters, or raise FilterError; None if there are none."""
     if not filters:
         return None
     if "field" in filters:
         return _comparison(filters)
     operator, conditions = _part(filters, "operator"), _part(filters, "conditions")
-    parts = [translate(each) or {} for each in conditions]
+    parts = [translate(condition) or {} for condition in conditions]
     if operator not in ("AND", "OR", "NOT"):
         raise FilterError(f"the operator {operator!r} joins no conditions; known are AND, OR, NOT")
     if not parts:
@@ -309,17 +304,17 @@ def _comparison(filters: Mapping[str, Any]) -> dict[str, Any]:
     if operator in ("in", "not in"):
         if not isinstance(value, list):
             raise FilterError(f"{operator!r} on {name!r} needs a list, not {value!r}")
-        found = {"$or": [_equal(field, each) for each in value]} if value else _NOTHING
-        return found if operator == "in" else {"$not": found}
+        among = {"$or": [_equal(field, element) for element in value]} if value else _NOTHING
+        return among if operator == "in" else {"$not": among}
     raise FilterError(
         f"the operator {operator!r} is not known; known are ==, !=, {', '.join(_ORDER)}, in, not in"
     )
 
 
 def _equal(field: str, value: Any) -> dict[str, Any]:
-    if value is None and field == "title":  # the document's own, which is empty where there is none
+    if value is None and field == "title":  # of a document without a title it is empty
         return {field: ""}
-    if value is None:  # also where the field is missing
+    if value is None:  # a missing field is None, too
         return {"$or": [{field: {"$exists": False}}, {field: None}]}
     if isinstance(value, (list, dict)):
         raise FilterError(
@@ -355,5 +350,5 @@ def _part(filters: Mapping[str, Any], key: str) -> Any:
 
 def _unique(values: Iterable[Any]) -> list[Any]:
     """Different values, ordered by their texts; 1, 1.0, "1" and True differ."""
-    found = {(type(value).__name__, str(value)): value for value in values}
-    return [found[key] for key in sorted(found, key=lambda key: (key[1], key[0]))]
+    by_text = {(str(value), type(value).__name__): value for value in values}
+    return [by_text[key] for key in sorted(by_text)]

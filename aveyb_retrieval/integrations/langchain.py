@@ -36,11 +36,10 @@ if TYPE_CHECKING:
 
 
 class AveyBEmbeddings(Embeddings):
-    """Our model as LangChain embeddings. Texts of any length are read whole; vectors have unit
-    length.
+    """Our model as LangChain embeddings: it reads texts of any length whole, into unit vectors.
 
-    The model is a folder or name, opened by these options of `Embedder.load`, or a loaded one;
-    None: the embedded one.
+    `model` is a folder or name, opened with these options of `Embedder.load`, or a loaded model;
+    None is the embedded one.
     """
 
     def __init__(self, model: str | Path | Embedder | None = None, **options: Any) -> None:
@@ -109,8 +108,8 @@ class AveyBRetriever(BaseRetriever):
             self._index = Retriever.load(self.path, model=self.model)
 
     def __setstate__(self, state: dict[Any, Any]) -> None:
-        """Open the index with the model that was given; a copy of an index alone takes the one that
-        it records.
+        """Open the index again with the same model; that of an open `Retriever` is the recorded
+        one.
         """
         super().__setstate__(state)
         self.model_post_init(None)
@@ -137,14 +136,9 @@ class AveyBRetriever(BaseRetriever):
             _passage(hit) for hit in await self._index.asearch(query, **self._options(k, options))
         ]
 
-    def _options(self, k: int | None, given: dict[str, Any]) -> Any:
-        return {
-            "unit": "passage",
-            "k": self.k,
-            **self.search_options,
-            **given,
-            **({"k": k} if k else {}),
-        }
+    def _options(self, k: int | None, options: dict[str, Any]) -> Any:
+        own = {"unit": "passage", "k": self.k, **self.search_options}
+        return {**own, **options, **({"k": k} if k else {})}
 
 
 def _passage(hit: Hit) -> Document:
@@ -181,8 +175,8 @@ class AveyBVectorStore(VectorStore):
         self._search_options: Any = {"mode": "dense", "fold": False, **(search_options or {})}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Open the index with the embedding that was given; a copy of an index alone takes the one
-        that it records.
+        """Open the index again with the same embedding; without one the copy of the index has the
+        model that it records.
         """
         self.__dict__.update(state)
         if self._embedding is not None:
@@ -208,12 +202,11 @@ class AveyBVectorStore(VectorStore):
         """
         if isinstance(texts, str):
             raise InputError(f"add_texts: texts={texts[:40]!r} is one string; give a list, [text]")
-        found = list(texts)
-        names = [given or str(uuid.uuid4()) for given in ids or [None] * len(found)]
-        self._index.upsert(
-            [row(*each) for each in zip(names, found, metadatas or [{}] * len(found), strict=True)]
-        )
-        return names
+        texts = list(texts)
+        own_ids = [own_id or str(uuid.uuid4()) for own_id in ids or [None] * len(texts)]
+        documents = zip(own_ids, texts, metadatas or [{}] * len(texts), strict=True)
+        self._index.upsert([row(*document) for document in documents])
+        return own_ids
 
     def delete(
         self, ids: list[str] | None = None, *, filter: dict[str, Any] | None = None, **kwargs: Any
@@ -224,13 +217,14 @@ class AveyBVectorStore(VectorStore):
         return True
 
     def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
-        return [_document(each) for each in self._index.get(ids, missing_ok=True)]
+        return [_document(stored) for stored in self._index.get(ids, missing_ok=True)]
 
     def similarity_search_with_score(
         self, query: str, k: int = 4, **options: Any
     ) -> list[tuple[Document, float]]:
-        """Return the best documents with their scores, higher is better; options are those of
-        `Retriever.search`.
+        """Return the best documents with their scores, higher is better.
+
+        `options` are those of `Retriever.search`.
         """
         return [(_document(hit), hit.score) for hit in self._search(query, k, **options)]
 
@@ -240,32 +234,25 @@ class AveyBVectorStore(VectorStore):
     def max_marginal_relevance_search(
         self, query: str, k: int = 4, fetch_k: int = 20, lambda_mult: float = 0.5, **options: Any
     ) -> list[Document]:
-        """Return documents whose best passages, of `fetch_k`, resemble each other little: by 1 -
-        `lambda_mult`.
+        """Return documents whose best passages, of `fetch_k`, resemble each other little: the
+        `diversity` of the search is 1 - `lambda_mult`.
         """
-        asked = {
-            "unit": "passage",
-            "per_document": 1,
-            "candidates": max(k, fetch_k),
-            "diversity": 1 - lambda_mult,
-        }
-        return self.similarity_search(query, k, **asked, **options)
+        return self.similarity_search(
+            query,
+            k,
+            unit="passage",
+            per_document=1,
+            candidates=max(k, fetch_k),
+            diversity=1 - lambda_mult,
+            **options,
+        )
 
     def _similarity_search_with_relevance_scores(
         self, query: str, k: int = 4, **options: Any
     ) -> list[tuple[Document, float]]:
-        """Return the best documents with their confidence; without one their cosine, else their
-        score, 0 to 1.
-        """
+        """Return the best documents with their relevance, 0 to 1."""
         hits = self._search(query, k, **options)
-        found = [
-            hit.scores.get("dense", hit.score) if hit.confidence is None else hit.confidence
-            for hit in hits
-        ]
-        return [
-            (_document(hit), min(max(score, 0.0), 1.0))
-            for hit, score in zip(hits, found, strict=True)
-        ]
+        return [(_document(hit), _relevance(hit)) for hit in hits]
 
     def _search(self, query: str, k: int, **options: Any) -> list[Hit]:
         return self._index.search(query, k, **{**self._search_options, **options})
@@ -294,5 +281,13 @@ def _model(embedding: Embeddings) -> Embedder | VectorsOnly:
     return VectorsOnly(embedding, embedding.embed_documents, embedding.embed_query)
 
 
-def _document(found: Hit | Stored) -> Document:
-    return Document(id=found.id, page_content=found.text, metadata=found.metadata)
+def _relevance(hit: Hit) -> float:
+    """Return the confidence of a hit, without one its cosine, else its score, within 0 to 1."""
+    score = hit.confidence
+    if score is None:
+        score = hit.scores.get("dense", hit.score)
+    return min(max(score, 0.0), 1.0)
+
+
+def _document(source: Hit | Stored) -> Document:
+    return Document(id=source.id, page_content=source.text, metadata=source.metadata)

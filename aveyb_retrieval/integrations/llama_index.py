@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from aveyb_retrieval import Hit
     from aveyb_retrieval.indexes.model import Model
 
-_SAME = ("EQ", "NE", "GT", "GTE", "LT", "LTE", "IN", "NIN", "ANY", "ALL", "CONTAINS")
-_OPERATORS = {stores.FilterOperator[name]: f"${name.lower()}" for name in _SAME}
+_SAME_NAME = ("EQ", "NE", "GT", "GTE", "LT", "LTE", "IN", "NIN", "ANY", "ALL", "CONTAINS")
+_OPERATORS = {stores.FilterOperator[name]: f"${name.lower()}" for name in _SAME_NAME}
 _OPERATORS[stores.FilterOperator.TEXT_MATCH] = "$contains"
 _MODES = {
     stores.VectorStoreQueryMode.DEFAULT: "dense",
@@ -39,11 +39,11 @@ _NODE_ID = "_node_id"  # a field of its own, so that a filter can name nodes
 
 
 class AveyBEmbedding(BaseEmbedding):
-    """Encodes queries and documents with the model's own prompts, which the stock
-    `HuggingFaceEmbedding` drops.
+    """Our model as a LlamaIndex embedding: it reads texts of any length whole, into unit vectors.
 
-    Texts of any length are read whole; vectors have unit length. The model is a folder or name,
-    opened by these options of `Embedder.load`, or a loaded one; None is the embedded one.
+    Queries and documents get the model's own prompts, which the stock `HuggingFaceEmbedding` drops.
+    `model` is a folder or name, opened with these options of `Embedder.load`, or a loaded model;
+    None is the embedded one.
     """
 
     _embedder: Embedder = PrivateAttr()
@@ -87,7 +87,7 @@ class AveyBRetriever(BaseRetriever):
     in the document, the source relationship names the document, the metadata are the document's
     as they are, and `aveyb`: `title`, `heading`, `headings`, `duplicates` (the documents that have
     the same passage), `score` and, of a PDF, `page` and `page_label`. Title, heading and page go
-    into a prompt, as fields of their own where the document has none of these names.
+    into a prompt, as fields of their own if the document has none of these names.
 
     `path` and `model` are as in `Retriever.load`, `search_options` those of `Retriever.search`,
     such as `{"per_document": 2}` or `{"unit": "document"}`, other options those of LlamaIndex's
@@ -129,13 +129,13 @@ def _passage(hit: Hit) -> schema.NodeWithScore:
     text, start, stop = passage(hit)
     metadata = with_place(hit, hit.metadata, (start, stop))
     cited = {name: metadata[OURS].get(name) for name in _CITED}
-    shown = [name for name, value in cited.items() if value and name not in hit.metadata]
-    metadata |= {name: cited[name] for name in shown}
+    added = [name for name, value in cited.items() if value and name not in hit.metadata]
+    metadata |= {name: cited[name] for name in added}
     node = schema.TextNode(
         id_=f"{hit.id}#{start}-{stop}",
         text=text,
         metadata=metadata,
-        excluded_llm_metadata_keys=[name for name in metadata if name not in shown],
+        excluded_llm_metadata_keys=[name for name in metadata if name not in added],
         start_char_idx=start,
         end_char_idx=stop,
         relationships={schema.NodeRelationship.SOURCE: schema.RelatedNodeInfo(node_id=hit.id)},
@@ -144,8 +144,8 @@ def _passage(hit: Hit) -> schema.NodeWithScore:
 
 
 class AveyBVectorStore(stores.BasePydanticVectorStore):
-    """An index directory as a vector store; made empty where there is none, by these options of
-    `build_index`.
+    """An index directory as a vector store; if there is none, it is made empty with these options
+    of `build_index`.
 
     Nodes and queries are encoded by the index's own model, from their text: vectors that LlamaIndex
     made for them are not used, so `embed_model=MockEmbedding(embed_dim=1)` saves the work of making
@@ -187,8 +187,8 @@ class AveyBVectorStore(stores.BasePydanticVectorStore):
         """Return nodes by id, by filter, or (with neither) all; ids that are not there are left
         out.
         """
-        found = self._index.documents(_filter(node_ids, None, filters))
-        return [metadata_dict_to_node(each.metadata, text=each.text) for each in found]
+        stored = self._index.documents(_filter(node_ids, None, filters))
+        return [metadata_dict_to_node(node.metadata, text=node.text) for node in stored]
 
     def delete_nodes(
         self,
@@ -208,7 +208,7 @@ class AveyBVectorStore(stores.BasePydanticVectorStore):
         """Search by vectors (`default`), words (`text_search`, `sparse`) or both (`hybrid`; `alpha`
         weighs vectors).
 
-        Raises ConfigError where the query has no text, or its mode has no equal.
+        Raises ConfigError if the query has no text, or if there is nothing like its mode.
         """
         if query.query_str is None:
             raise ConfigError("the query has a vector only; this store needs its text")
@@ -220,7 +220,7 @@ class AveyBVectorStore(stores.BasePydanticVectorStore):
         options: Any = {"mode": _MODES[query.mode], "fold": False, **kwargs}
         if query.alpha is not None and options["mode"] == "hybrid":
             options["weight"] = query.alpha
-        # an index gives [] for all
+        # LlamaIndex's own index gives [] for all
         where = _filter(query.node_ids or None, query.doc_ids or None, query.filters)
         count = (
             query.hybrid_top_k
@@ -247,27 +247,31 @@ def _row(node: schema.BaseNode) -> dict[str, Any]:
 def _filter(
     node_ids: list[str] | None, doc_ids: list[str] | None, filters: stores.MetadataFilters | None
 ) -> dict[str, Any] | None:
-    parts: list[Any] = [] if filters is None else [translate(filters)]
-    parts += [] if node_ids is None else [{_NODE_ID: {"$in": node_ids}}]
-    parts += [] if doc_ids is None else [{"ref_doc_id": {"$in": doc_ids}}]
-    found = [part for part in parts if part is not None]
-    return {"$and": found} if found else None
+    """Join conditions on nodes, on their documents and on metadata; None if there are none."""
+    conditions = []
+    if (where := translate(filters)) is not None:
+        conditions.append(where)
+    if node_ids is not None:
+        conditions.append({_NODE_ID: {"$in": node_ids}})
+    if doc_ids is not None:
+        conditions.append({"ref_doc_id": {"$in": doc_ids}})
+    return {"$and": conditions} if conditions else None
 
 
 def translate(filters: stores.MetadataFilters | None) -> dict[str, Any] | None:
-    """Translate filters, or raise ConfigError; None where there are none."""
+    """Translate filters, or raise ConfigError; None if there are none."""
     if filters is None or not filters.filters:
         return None
     parts = [
-        translate(each) if isinstance(each, stores.MetadataFilters) else _condition(each)
-        for each in filters.filters
+        translate(part) if isinstance(part, stores.MetadataFilters) else _condition(part)
+        for part in filters.filters
     ]
-    found = [part for part in parts if part is not None]
+    conditions = [part for part in parts if part is not None]
     if filters.condition in (None, stores.FilterCondition.AND):
-        return {"$and": found}
+        return {"$and": conditions}
     if filters.condition == stores.FilterCondition.OR:
-        return {"$or": found}
-    return {"$not": {"$or": found}}
+        return {"$or": conditions}
+    return {"$not": {"$or": conditions}}
 
 
 def _condition(condition: stores.MetadataFilter) -> dict[str, Any]:

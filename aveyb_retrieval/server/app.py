@@ -1,6 +1,4 @@
-"""The application: routes, what surrounds them, its connections, and what begins and
-ends with it.
-"""
+"""The application: its routes and middleware, and the server that runs it."""
 
 from __future__ import annotations
 
@@ -25,9 +23,11 @@ from aveyb_retrieval.errors import AveyBError, ConfigError
 from aveyb_retrieval.server import openapi
 from aveyb_retrieval.server.connections import Connections
 from aveyb_retrieval.server.context import Context
-from aveyb_retrieval.server.gate import CHANGES, AccessLog, Gate, Metrics, Origins
+from aveyb_retrieval.server.gate import CHANGES, Gate
 from aveyb_retrieval.server.keys import KeyFile, Keys, Right
 from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.metrics import Metrics
+from aveyb_retrieval.server.origins import Origins
 from aveyb_retrieval.server.processes import FOLLOW_SECONDS, Processes
 from aveyb_retrieval.server.refusals import refuse
 from aveyb_retrieval.server.work import Work
@@ -38,20 +38,21 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from aveyb_retrieval.server.access_log import AccessLog
     from aveyb_retrieval.server.indexes import Indexes
 
-_SCRIPTS = ("page.js", "api.js", "facets.js", "filters.js", "reader.js", "text.js")
-_FILES = {
+_PAGE_SCRIPTS = ("page.js", "api.js", "facets.js", "filters.js", "reader.js", "text.js")
+_PAGE_FILES = {
     "/": ("index.html", "text/html"),
     "/page/style.css": ("style.css", "text/css"),
-    **{f"/page/{name}": (name, "text/javascript") for name in _SCRIPTS},
+    **{f"/page/{name}": (name, "text/javascript") for name in _PAGE_SCRIPTS},
     "/page/icon.svg": ("icon.svg", "image/svg+xml"),
     "/favicon.ico": ("icon.svg", "image/svg+xml"),
 }
-PATHS = frozenset(_FILES)
+PAGE_PATHS = frozenset(_PAGE_FILES)
 
 
-def _route(path: str, name: str, media_type: str) -> Route:
+def _page_route(path: str, name: str, media_type: str) -> Route:
     content = files("aveyb_retrieval.server").joinpath("page", name).read_bytes()
     headers = {"ETag": f'"{hashlib.sha256(content).hexdigest()[:32]}"', "Cache-Control": "no-cache"}
 
@@ -71,8 +72,10 @@ _RIGHTS = {
 
 
 def _right(path: str) -> Right | None:
-    """What a key must be allowed to read a path; None: whoever asks may read it."""
-    return None if path in PATHS else _RIGHTS.get(path.strip("/").partition("/")[0], "search")
+    """Return the right that a key needs to read a path; None if everybody may read it."""
+    if path in PAGE_PATHS:
+        return None
+    return _RIGHTS.get(path.strip("/").partition("/")[0], "search")
 
 
 def create_app(
@@ -87,15 +90,16 @@ def create_app(
 ) -> Starlette:
     """Make the ASGI application. It closes the indexes when it ends.
 
-    Without keys it is open to everybody who reaches it; without origins it answers to any name, and
+    Without keys it is open to everybody who reaches it. Without origins it answers to any name, and
     browsers may ask from its own page only. `originals` gives out the files that documents were
     read from.
     """
     limits, counters, keys = limits or Limits(), counters or Metrics(), keys or Keys()
+    origins = origins or Origins()
     counters.watch(indexes)
-    threads = (
-        limits.threads if limits.processes == 1 else max(limits.threads, 2 * limits.processes + 2)
-    )
+    threads = limits.threads
+    if limits.processes > 1:
+        threads = max(threads, 2 * limits.processes + 2)
     server = Context(
         indexes=indexes,
         limits=limits,
@@ -107,13 +111,12 @@ def create_app(
         processes=Processes(limits.processes, indexes),
         openapi=msgspec.json.encode(openapi.describe(limits, has_keys=keys.current().reading > 0)),
     )
-    origins = origins or Origins()
     gate = Middleware(
         Gate, limits=limits, keys=keys, origins=origins, metrics=counters, log=log, right=_right
     )
     app = Starlette(
         routes=[
-            *(_route(path, name, kind) for path, (name, kind) in _FILES.items()),
+            *(_page_route(path, *file) for path, file in _PAGE_FILES.items()),
             *openapi.routes(),
         ],
         middleware=[gate],
@@ -148,11 +151,12 @@ async def _follow(indexes: Indexes) -> None:
         await asyncio.to_thread(indexes.follow)
 
 
-_DESCRIPTORS = 1 << 16  # open files: one for each connection, some for each index
-_OWN_DESCRIPTORS = 300  # left for indexes
-_QUEUE = 2048  # connections that the kernel keeps until they are accepted
-_ACCEPTED_AT_ONCE = 16  # or those who open many would be served before requests are looked at
-_GRACE = 5.0  # seconds beyond the time that a request may take
+_MAX_OPEN_FILES = 1 << 16  # one for each connection, some for each index
+_RESERVED_OPEN_FILES = 300  # for the indexes
+_QUEUED_CONNECTIONS = 2048  # which the kernel keeps until they are accepted
+# With more, a client that opens many connections would be served before requests are read.
+_ACCEPTED_AT_ONCE = 16
+_GRACE_SECONDS = 5.0  # beyond the time of a request
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -186,7 +190,7 @@ def serve(
     `proxies` are addresses whose header X-Forwarded-For says who asks; `started` is called when
     requests are answered.
     """
-    most = min(limits.max_connections, max(1, allow_files(_DESCRIPTORS) - _OWN_DESCRIPTORS))
+    most = min(limits.max_connections, max(1, allow_files(_MAX_OPEN_FILES) - _RESERVED_OPEN_FILES))
     asgi: Any = app
     if proxies:
         asgi = ProxyHeadersMiddleware(asgi, trusted_hosts=list(proxies))
@@ -201,20 +205,24 @@ def serve(
         ws="none",
         # done above: a connection is counted by its own address
         proxy_headers=False,
-        timeout_graceful_shutdown=int(limits.timeout + _GRACE),
+        timeout_graceful_shutdown=int(limits.timeout + _GRACE_SECONDS),
     )
-    # uvicorn raises the signal again when it has ended; the process is to end with 0
-    before = {
+    # uvicorn raises the signal again when it has ended, but the process shall end with 0
+    handlers = {
         number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)
     }
     try:
         _Server(config, started).run(sockets=[listener])
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
 class _Server(uvicorn.Server):
+    """A server that says when it has started, and whose queue is longer than what it accepts at
+    once.
+    """
+
     def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
         super().__init__(config)
         self._announce = started
@@ -222,6 +230,7 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listener in sockets or ():
-            listener.listen(_QUEUE)  # asyncio takes one number for both
+            # asyncio takes one number for the queue and for what it accepts at once
+            listener.listen(_QUEUED_CONNECTIONS)
         if self.started:
             self._announce()

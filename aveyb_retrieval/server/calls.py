@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.search.retriever import Retriever
     from aveyb_retrieval.server.answer_types import Answer
-    from aveyb_retrieval.server.work import Ticket
+    from aveyb_retrieval.server.tickets import Ticket
 
 F = TypeVar("F", bound=OfIndex, covariant=True)
 

@@ -1,4 +1,4 @@
-"""The parts of a running server, as every route finds them."""
+"""The parts of a running server, which every route gets from its request, and answers in JSON."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from aveyb_retrieval.server.gate import Metrics
     from aveyb_retrieval.server.indexes import Indexes
     from aveyb_retrieval.server.limits import Limits
+    from aveyb_retrieval.server.metrics import Metrics
     from aveyb_retrieval.server.processes import Processes
     from aveyb_retrieval.server.work import Work
 

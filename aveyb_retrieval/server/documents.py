@@ -90,7 +90,7 @@ def _find(asked: Call[OfIndex], document_id: str) -> StoredDocument:
 async def check(request: Request) -> Response:
     """Look for the quotations of an answer in the documents, word for word."""
     asked = await call(request, Check)
-    asked.ticket.asked = [asked.fields.answer]
+    asked.ticket.questions = [asked.fields.answer]
 
     def work() -> Checked:
         quotes = asked.index.check_quotes(asked.fields.answer, filter=asked.fields.filter)
@@ -102,7 +102,7 @@ async def check(request: Request) -> Response:
 async def grep(request: Request) -> Response:
     """Find where a regular expression matches in the texts."""
     asked = await call(request, Grep)
-    asked.ticket.asked = [asked.fields.pattern]
+    asked.ticket.questions = [asked.fields.pattern]
 
     def work() -> Matches:
         matches = asked.index.grep(

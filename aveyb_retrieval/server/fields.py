@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request as HttpRequest
 
-    from aveyb_retrieval.server.work import Ticket
+    from aveyb_retrieval.server.tickets import Ticket
 
 JSON, JSON_LINES = "application/json", "application/x-ndjson"
 

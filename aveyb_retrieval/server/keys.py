@@ -1,4 +1,4 @@
-"""Who may see what: keys with rights and filters."""
+"""Keys: who may ask for what, and which documents each of them sees."""
 
 from __future__ import annotations
 
@@ -23,21 +23,20 @@ if TYPE_CHECKING:
 
 
 Right = Literal["search", "read", "write", "admin"]
-SHORTEST = 16  # characters of a key in a file of keys with filters
+MIN_KEY_CHARACTERS = 16  # of a key in a file of keys with filters
 
 _log = logging.getLogger("aveyb_retrieval.server")
 
 
 class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who asks.
+    """An entry of a file of keys.
 
     Attributes:
-        name: What the owner is called, in logs and messages.
-        key: What is sent; several while a new one takes the place of an old one.
-        filter: Only documents that satisfy it are there; None: all.
-        rights: What the key is for: "search", "read" (whole documents), "write", "admin"
-            (counters).
-        expires: An ISO date or time, from which on the key is none; without an offset in UTC.
+        name: The name of the owner, in logs and messages.
+        key: The text that is sent; several while a new one takes the place of an old one.
+        filter: The key sees only documents that satisfy it; None: all.
+        rights: "search", "read" (whole documents), "write" and "admin" (counters).
+        expires: An ISO date or time at which the key ends; UTC if it has no offset.
     """
 
     name: str
@@ -53,9 +52,9 @@ class Key(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Keys:
-    """The keys that open a server; none open it to everybody.
+    """The keys of a server; without any it is open to everybody.
 
-    Those of `writing` also write, `named` are of a file.
+    `keys` search and read, those of `writing` also write, and `named` are the entries of a file.
     """
 
     def __init__(
@@ -72,7 +71,8 @@ class Keys:
             for number, entry in enumerate(self.entries)
             for text in ([entry.key] if isinstance(entry.key, str) else entry.key)
         ]
-        self.reading = len(self.entries) - len(writers)  # those without whom nobody may search
+        # Writing keys do not count: with them alone everybody may search.
+        self.reading = len(self.entries) - len(writers)
         self.writing = sum("write" in entry.rights for entry in self.entries)
 
     def current(self) -> Keys:
@@ -80,46 +80,48 @@ class Keys:
         return self
 
     def which(self, authorization: str) -> int | None:
-        """Return which entry a header `Authorization: Bearer KEY` has; takes equally long for any
-        wrong one.
+        """Return the number of the entry whose key a header `Authorization: Bearer KEY` has, None
+        if there is none; any wrong key takes equally long.
         """
         scheme, _, key = authorization.partition(" ")
-        given = _digest(key.strip().encode("latin-1"))
-        fitting = [number for digest, number in self._digests if hmac.compare_digest(given, digest)]
-        if scheme.lower() != "bearer" or not fitting or self.entries[fitting[0]].has_expired:
+        sent = _digest(key.strip().encode("latin-1"))
+        numbers = [number for digest, number in self._digests if hmac.compare_digest(sent, digest)]
+        if scheme.lower() != "bearer" or not numbers or self.entries[numbers[0]].has_expired:
             return None
-        return fitting[0]
+        return numbers[0]
 
 
 class KeyFile:
-    """The keys of a file, read again when it changes, beside others; one that is wrong by then
-    changes nothing.
+    """The keys of a file and others. The file is read again when it changes; if it is wrong then,
+    the keys stay as they were.
 
     The file is `{"keys": [{"name", "key", "filter", "rights", "expires"}, ...]}`.
     """
 
     def __init__(self, path: Path, keys: Sequence[str] = (), writing: Sequence[str] = ()) -> None:
-        self._path, self._beside = path, (keys, writing)
-        self._seen = self._stamp()
+        self._path, self._others = path, (keys, writing)
+        self._read_at = self._stamp()
         self._keys = Keys(keys, writing, read_key_file(path))
 
     def current(self) -> Keys:
         """The keys that the file has now."""
-        if (stamp := self._stamp()) != self._seen:
-            self._seen = stamp
+        stamp = self._stamp()
+        if stamp != self._read_at:
+            self._read_at = stamp
             try:
-                self._keys = Keys(*self._beside, read_key_file(self._path))
+                self._keys = Keys(*self._others, read_key_file(self._path))
                 _log.warning("%s: read again, %d keys", self._path, len(self._keys.entries))
             except ConfigError as error:
                 _log.error("the keys stay as they were: %s", error)
         return self._keys
 
     def _stamp(self) -> tuple[int, ...]:
+        """Return the time, size and inode of the file; nothing if it cannot be read."""
         try:
-            found = self._path.stat()
+            status = self._path.stat()
         except OSError:
             return ()
-        return found.st_mtime_ns, found.st_size, found.st_ino
+        return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -129,23 +131,24 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 def read_key_file(path: Path) -> list[Key]:
     """Read the entries of a JSON file of keys, or raise ConfigError."""
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=_File).keys
+        entries = msgspec.json.decode(path.read_bytes(), type=_File).keys
     except (OSError, msgspec.MsgspecError, RecursionError) as error:
         raise ConfigError(f"{path}: cannot be read as a file of keys ({error})") from None
-    if not found:
+    if not entries:
         raise ConfigError(
             f'{path}: holds no key; write {{"keys": [{{"name": "...", "key": "..."}}]}}'
         )
-    names, texts = set[str](), set[str]()
-    for number, entry in enumerate(found, start=1):
+    names: set[str] = set()
+    texts: set[str] = set()
+    for number, entry in enumerate(entries, start=1):
         where = f"{path}: key {number}, {entry.name!r}"
         own = [entry.key] if isinstance(entry.key, str) else entry.key
         if not entry.name or entry.name in names:
             raise ConfigError(f"{where}: each needs a name of its own")
-        if not own or any(len(text) < SHORTEST or not _is_key(text) for text in own):
+        if not own or any(len(text) < MIN_KEY_CHARACTERS or not _is_key(text) for text in own):
             raise ConfigError(
-                f"{where}: keys must be at least {SHORTEST} characters of printable ASCII without"
-                " blanks"
+                f"{where}: keys must be at least {MIN_KEY_CHARACTERS} characters of printable"
+                " ASCII without blanks"
             )
         if texts & set(own):
             raise ConfigError(f"{where}: an entry before has the same key")
@@ -161,7 +164,7 @@ def read_key_file(path: Path) -> list[Key]:
             raise ConfigError(f"{where}: {error}") from None
         names.add(entry.name)
         texts.update(own)
-    return found
+    return entries
 
 
 def read_keys(path: Path) -> list[str]:
@@ -195,17 +198,17 @@ def _time(text: str) -> datetime:
 
 
 def seen(retriever: Retriever, only: Filter | None) -> Retriever:
-    """An index as the owner of a key sees it."""
+    """Return an index as the owner of a key with a filter sees it."""
     return retriever if only is None else retriever.visible(only)
 
 
 def find(index: Retriever, document_id: str) -> Document | None:
-    """Return a document; None where there is none."""
+    """Return a document; None if there is none."""
     return next(iter(index.get([document_id], missing_ok=True)), None)
 
 
 def note_on(index: Retriever, where: Filter | None) -> str:
-    """Say what is wrong with a filter under which nothing was found; "" where nothing is."""
+    """Say why a filter matches no document; "" if it matches some."""
     if not where or index.count(where):
         return ""
     return "; ".join(["no document satisfies the filter", *index.advice(where)])

@@ -29,9 +29,9 @@ from aveyb_retrieval.server.answer_types import (
     Reranked,
     Usage,
 )
+from aveyb_retrieval.server.batching import MAX_BATCH
 from aveyb_retrieval.server.context import context, json_answer, raw_list
 from aveyb_retrieval.server.fields import check_length, read_object, take
-from aveyb_retrieval.server.indexes import MAX_BATCH
 from aveyb_retrieval.server.refusals import Refusal
 from aveyb_retrieval.server.request_types import Embed, Rerank, with_limits
 from aveyb_retrieval.server.work import parts
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from aveyb_retrieval.indexes.types import FloatArray
-    from aveyb_retrieval.server.indexes import BatchedModel
+    from aveyb_retrieval.server.batching import BatchedModel
 
 QUERY, DOCUMENT = "query", "document"
 RERANKED_AT_ONCE = 32  # texts whose token vectors are in memory at once

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 OPENAI = "/v1/"  # paths that answer in OpenAI's shape
 
 _log = logging.getLogger("aveyb_retrieval.server")
-# of errors: what kind an answer names, and what `/openapi.json` says of it, "" where nothing
+# by status: the `error_type` of an answer, and its description in `/openapi.json` ("": left out)
 STATUSES = {
     400: ("Validation", "The request is not HTTP, or a path is not valid"),
     401: ("Unauthorized", "No key, or a wrong one"),
@@ -36,10 +36,7 @@ STATUSES = {
     405: ("MethodNotAllowed", ""),
     409: (
         "Conflict",
-        (
-            "Another process is writing to the index, or a cursor is of another search or version"
-            " of it"
-        ),
+        "Another process writes to the index, or a cursor is of another search or version of it",
     ),
     413: ("Validation", "More than a limit allows"),
     415: ("Validation", "The body does not say that it is JSON"),
@@ -70,9 +67,9 @@ def refuse(request: Request, error: Exception) -> Response:
         return error_response(request.url.path, error.status, str(error), error.code)
     if isinstance(error, HTTPException):
         allowed = (error.headers or {}).get("Allow")
-        message = f"{request.method} {request.url.path}: {error.detail}" + (
-            f"; allowed: {allowed}" if allowed else ""
-        )
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        if allowed:
+            message += f"; allowed: {allowed}"
         return error_response(
             request.url.path, error.status_code, message, headers=dict(error.headers or {})
         )
@@ -81,7 +78,7 @@ def refuse(request: Request, error: Exception) -> Response:
     _log.error(
         "%s %s: %s", request.method, shortened(request.url.path), shortened(str(error), 2000)
     )
-    # what went wrong inside may name folders of this machine
+    # the log has the message, which may name folders of this machine
     if isinstance(error, IndexFormatError):
         message = (
             "the index is not in its place, or damaged; it is opened again once it can be; the log"
@@ -94,7 +91,7 @@ def refuse(request: Request, error: Exception) -> Response:
 
 
 def _openai_type(status: int) -> str:
-    """The `type` of an error under `/v1/`."""
+    """Return the `type` of an error under `/v1/`."""
     if status >= 500:
         return "server_error"
     return "rate_limit_error" if status == 429 else "invalid_request_error"
@@ -107,9 +104,7 @@ def error_response(
     code: str | None = None,
     headers: dict[str, str] | None = None,
 ) -> Response:
-    """Write an error as `{"error": {"message", "type", "param", "code"}}` under `/v1/`, else
-    `{"error", ...}`.
-    """
+    """Make the answer of an error: an `OpenAIError` under `/v1/`, else an `Error`."""
     headers = dict(headers or {})
     # a message may repeat a name of a file, which need not be Unicode
     message = shortened(without_flags(message)).encode("utf-8", "backslashreplace").decode()
@@ -128,18 +123,18 @@ def error_response(
     return Response(msgspec.json.encode(content), status, headers, "application/json")
 
 
-_LONGEST_LINE = 4000  # characters of a log line, tracebacks included
+_MAX_LINE_CHARACTERS = 4000  # of a line of the log, tracebacks included
 
 
 class _ShortLines(logging.Formatter):
+    """A formatter that shortens long lines."""
+
     def format(self, record: logging.LogRecord) -> str:
-        return shortened(super().format(record), _LONGEST_LINE)
+        return shortened(super().format(record), _MAX_LINE_CHARACTERS)
 
 
 def log_shortly() -> None:
-    """Write this package's warnings to standard error: lines that repeat little of what a request
-    sent.
-    """
+    """Write this package's warnings to standard error, in lines that repeat little of a request."""
     handler = logging.StreamHandler()
     handler.setFormatter(_ShortLines())
     logging.getLogger("aveyb_retrieval").addHandler(handler)

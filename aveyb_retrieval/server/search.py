@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.server.indexes import Indexes
     from aveyb_retrieval.server.limits import Limits
-    from aveyb_retrieval.server.work import Ticket
+    from aveyb_retrieval.server.tickets import Ticket
 
 MAX_COUNTED = 10_000  # documents whose values are counted for a query
 QUERIES_AT_ONCE = 8  # in one turn: others have theirs in between
@@ -64,7 +64,7 @@ async def search(request: Request) -> Response:
     is_single = isinstance(asked.query, str)
     queries = [asked.query] if isinstance(asked.query, str) else asked.query
     name, index = _open(server.indexes, asked.index, asked.indexes, ticket.only)
-    ticket.asked = queries
+    ticket.questions = queries
     page = _page(asked, name, server.limits)
     if len(queries) * (page.options["offset"] + page.k) > server.limits.max_hits:
         raise Refusal(

@@ -33,7 +33,8 @@ from aveyb_retrieval import (
     delete_documents,
 )
 from aveyb_retrieval.cli.mcp import main
-from aveyb_retrieval.integrations.mcp import MAX_BYTES, _search_answer, make_server
+from aveyb_retrieval.integrations.mcp import make_server
+from aveyb_retrieval.integrations.mcp_answers import MAX_BYTES, search_answer
 from tests.indexes.fake import FakeEmbedder
 from tests.integrations.conftest import DOCUMENTS
 
@@ -514,7 +515,7 @@ def test_a_result_of_many_highlights_and_a_long_address_is_given(
 
 def test_the_first_result_is_given_whatever_its_size(tmp_path: Path, embedder: Embedder) -> None:
     build_index([{"_id": "i" * 30_000, "text": "valve"}], tmp_path / "ix", model=embedder)
-    answer = _search_answer(
+    answer = search_answer(
         Index.open(tmp_path / "ix", model=embedder).search("valve", unit="passage"), 0, 8, None
     )
     assert (len(answer.results), answer.note) == (1, "")

@@ -13,7 +13,7 @@ import pytest
 from aveyb_retrieval import Embedder
 from aveyb_retrieval.errors import AveyBError, InputError
 from aveyb_retrieval.indexes.types import WordVectors
-from aveyb_retrieval.server.indexes import MAX_BATCH, BatchedModel
+from aveyb_retrieval.server.batching import MAX_BATCH, BatchedModel
 from tests.server.conftest import CountingEmbedder
 
 

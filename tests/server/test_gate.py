@@ -8,9 +8,9 @@ import pytest
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.server.addresses import LOOPBACK
-from aveyb_retrieval.server.gate import Origins
 from aveyb_retrieval.server.keys import Keys, read_keys
 from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.origins import Origins
 from tests.server.test_search import wait_for
 
 CLOSED = ["/search?query=a", "/documents/doc-1", "/indexes", "/v1/models", "/metrics", "/nothing"]

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from aveyb_retrieval import ConfigError, build_index
 from aveyb_retrieval.cli.serve import main
-from aveyb_retrieval.server.gate import AccessLog
+from aveyb_retrieval.server.access_log import AccessLog
 from aveyb_retrieval.server.keys import KeyFile, read_key_file
 from aveyb_retrieval.server.limits import Limits
 from aveyb_retrieval.server.openapi import describe

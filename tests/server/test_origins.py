@@ -6,8 +6,8 @@ import pytest
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.server.addresses import LOOPBACK
-from aveyb_retrieval.server.gate import Origins
 from aveyb_retrieval.server.keys import Keys
+from aveyb_retrieval.server.origins import Origins
 
 APP = "https://app.example.org"
 FIELDS = {"query": "word1"}

@@ -22,7 +22,7 @@ from aveyb_retrieval.server.indexes import Indexes
 from aveyb_retrieval.server.keys import KeyFile
 from aveyb_retrieval.server.limits import Limits
 from aveyb_retrieval.server.refusals import Refusal
-from aveyb_retrieval.server.work import Pool, Ticket
+from aveyb_retrieval.server.tickets import Pool, Ticket
 from tests.indexes.conftest import make_documents
 from tests.server.conftest import CountingEmbedder, running
 from tests.server.test_search import wait_for
@@ -186,7 +186,7 @@ def test_errors_arrive_as_they_are_and_too_long_work_is_ended(paths, monkeypatch
             workers.call(fail, ticket(), len(ERRORS))
         with pytest.raises(Refusal, match=r"took longer than the 0\.2 s"):
             workers.call(sleep, ticket(0.2), 0.3)
-        monkeypatch.setattr(processes, "_GRACE", 0.0)
+        monkeypatch.setattr(processes, "_OVERTIME_SECONDS", 0.0)
         with pytest.raises(Refusal, match="has ended"):
             workers.call(sleep, ticket(0.2), 600)
         assert workers.call(sleep, ticket(), 0) == (["b"], {"team": "legal"})

@@ -10,7 +10,8 @@ import pytest
 
 from aveyb_retrieval.server.limits import Limits
 from aveyb_retrieval.server.refusals import Refusal
-from aveyb_retrieval.server.work import Pool, Ticket, Work, check_current
+from aveyb_retrieval.server.tickets import Pool, Ticket, check_current
+from aveyb_retrieval.server.work import Work
 
 
 class Connection:
@@ -159,7 +160,7 @@ def test_bytes_are_held_together_and_given_back():
         second.hold(40)
     first.release()
     second.answer(40)
-    assert pool.used == 40
+    assert pool.used_bytes == 40
     with pytest.raises(Refusal, match="larger than the 50 bytes"):
         second.answer(11)
     with pytest.raises(Refusal, match="larger than the 50 bytes"):
