@@ -46,6 +46,7 @@ ROOMS = {
     ],
     "indexes": [
         "types",
+        "progress",
         "encoding",
         "store",
         "model",

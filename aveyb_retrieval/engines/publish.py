@@ -15,8 +15,9 @@ from aveyb_retrieval.documents.records import Record
 from aveyb_retrieval.engines.collection import CollectionSettings
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.engine import is_address, open_engine, open_writer
+from aveyb_retrieval.indexes.progress import shown
 from aveyb_retrieval.indexes.store.languages import main_language
-from aveyb_retrieval.indexes.types import EncodedRow, Progress, check_ids, silent
+from aveyb_retrieval.indexes.types import EncodedRow, Progress, check_ids
 from aveyb_retrieval.indexes.vectors import StoredShards, encoded_of
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def publish_index(
     *,
     update: bool = False,
     restart: bool = False,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> PublishReport:
     """Put the documents of an index directory, or of shards, into a collection, which
     `Retriever.load` opens.
@@ -64,7 +65,7 @@ def publish_index(
         to: The address of the collection, `postgresql://USER@HOST/DATABASE/NAME`.
         update: Upsert the documents into what readers see, batch by batch, instead.
         restart: Discard what an interrupted call has written.
-        progress: Called as work goes on.
+        progress: Called as work goes on; left out, a notebook shows a bar.
 
     Raises:
         EngineError: the server cannot be reached, or fails.
@@ -76,7 +77,7 @@ def publish_index(
     started = time.monotonic()
     _check_address(to)
     documents = StoredShards(source)
-    with closing(open_writer(to)) as writer:
+    with shown(progress) as show, closing(open_writer(to)) as writer:
         made = CollectionSettings(main_language(documents.encoding, documents.languages), "")
         identity = json.dumps([documents.describe(), made.to_json()], sort_keys=True)
         settings = replace(made, publication=hashlib.sha256(identity.encode()).hexdigest())
@@ -87,11 +88,11 @@ def publish_index(
         for batch in _batches(documents, done):
             (writer.upsert if update else writer.add)(batch)
             written += len(batch)
-            progress("publishing", done + written, len(documents), 0)
+            show("publishing", done + written, len(documents), 0)
         if not update:
-            progress("indexing", 0, 1, 0)
+            show("indexing", 0, 1, 0)
             writer.finish()
-            progress("indexing", 1, 1, 0)
+            show("indexing", 1, 1, 0)
             writer.switch()
         return PublishReport(
             writer.name, len(documents), documents.passages, written, time.monotonic() - started

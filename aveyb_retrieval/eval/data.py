@@ -546,8 +546,8 @@ def _snapshot(name: str, entry: HubSet) -> Path:
         raise InputError(
             f"{name}: {entry.repo} at revision {entry.revision} is not in the Hugging Face cache,"
             f" and the hub gave no answer{offline}: {type(error).__name__}. On a machine with the"
-            f" network run\n  hf download --repo-type dataset {entry.repo} --revision"
-            f" {entry.revision} {include} --local-dir DIR\nand pass --data {name}=DIR, or copy the"
+            f" network run `hf download --repo-type dataset {entry.repo} --revision"
+            f" {entry.revision} {include} --local-dir DIR` and pass --data {name}=DIR, or copy the"
             " cache folder here and point HF_HOME at it"
         ) from error
 

@@ -27,8 +27,8 @@ from aveyb_retrieval.errors import (
 from aveyb_retrieval.indexes.changes.update import build_index
 from aveyb_retrieval.indexes.model import BuildOptions, check_options
 from aveyb_retrieval.indexes.nearest.faiss_file import NONE
+from aveyb_retrieval.indexes.progress import shown
 from aveyb_retrieval.indexes.store.place import open_directory
-from aveyb_retrieval.indexes.types import silent
 from aveyb_retrieval.indexes.vectors import check_share
 
 if TYPE_CHECKING:
@@ -94,7 +94,6 @@ def build_on_ray(
     shared = {name: value for name, value in given.items() if name not in _LAST}
     if given.get("restart"):
         files.remove_tree(place)
-    progress = given.get("progress", silent)
     with extra_for("building on a cluster", "ray"):
         import ray
     connected = ray.is_initialized()
@@ -114,11 +113,12 @@ def build_on_ray(
         waiting = {
             task.remote(read, str(place), (number, of), shared) for number in range(1, of + 1)
         }
-        while waiting:
-            progress("building shards", of - len(waiting), of, 0)
-            (done, *_), _ = ray.wait(list(waiting))
-            waiting.remove(done)
-            _check_answer(ray, done)
+        with shown(given.get("progress")) as show:
+            while waiting:
+                show("building shards", of - len(waiting), of, 0)
+                (done, *_), _ = ray.wait(list(waiting))
+                waiting.remove(done)
+                _check_answer(ray, done)
     finally:
         if not connected:
             ray.shutdown()

@@ -231,7 +231,8 @@ class WriteOptions(TypedDict, total=False):
         wait: Seconds to wait for another writer of the index to end. Default 0: an
             `IndexLockedError` at once.
         restart: Throw away the work of an interrupted change.
-        progress: Called as the work goes on.
+        progress: Called as the work goes on, with the stage, how much of it is done, of how much
+            (None: not known), and tokens. Left out, a notebook shows a bar, other programs nothing.
     """
 
     wait: float

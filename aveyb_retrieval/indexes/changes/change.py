@@ -16,10 +16,10 @@ from aveyb_retrieval.indexes.changes.transaction import Job, Transaction, open_t
 from aveyb_retrieval.indexes.model import WriteOptions, check_options, check_wait
 from aveyb_retrieval.indexes.nearest import build
 from aveyb_retrieval.indexes.nearest.faiss_file import can_make
+from aveyb_retrieval.indexes.progress import shown
 from aveyb_retrieval.indexes.store.manifest import FAISS, Changes, Manifest, Tier
 from aveyb_retrieval.indexes.store.place import open_directory
 from aveyb_retrieval.indexes.store.tables import StoredVectors
-from aveyb_retrieval.indexes.types import Progress, silent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.manifest import IndexDirectory
     from aveyb_retrieval.indexes.store.rows import RowTable
     from aveyb_retrieval.indexes.store.tables import Tables
-    from aveyb_retrieval.indexes.types import Kind
+    from aveyb_retrieval.indexes.types import Kind, Progress
 
 
 logger = logging.getLogger(__name__)
 
 
-def finish(transaction: Transaction, options: FinishOptions, progress: Progress) -> Manifest:
+def finish(transaction: Transaction, options: FinishOptions) -> Manifest:
     """Bring the indexes of a change up to date as far as that is due, and show the new version."""
-    state, tables = transaction.state, transaction.tables
+    state, tables, progress = transaction.state, transaction.tables, transaction.progress
     transaction.whole = options.whole
     new = transaction.base is None
     indexed = new or options.reindex
@@ -59,13 +59,11 @@ def finish(transaction: Transaction, options: FinishOptions, progress: Progress)
     with ThreadPoolExecutor(len(tables.rows)) as threads:
         list((threads.map if indexed else map)(settle, tables.rows.values()))
     for kind in state.encoding.kinds:
-        _bring_up_to_date(transaction, kind, progress, options)
+        _bring_up_to_date(transaction, kind, options)
     return transaction.publish()
 
 
-def _bring_up_to_date(
-    transaction: Transaction, kind: Kind, progress: Progress, options: FinishOptions
-) -> None:
+def _bring_up_to_date(transaction: Transaction, kind: Kind, options: FinishOptions) -> None:
     state, encoding = transaction.state, transaction.state.encoding
     vectors = StoredVectors(transaction.tables, kind, encoding.dim)
     live = transaction.tables.count(kind)
@@ -98,7 +96,7 @@ def _bring_up_to_date(
                 vectors,
                 count,
                 state.index,
-                progress,
+                transaction.progress,
                 options.device,
             )
         except (ConfigError, BackendError):
@@ -173,7 +171,7 @@ def run_change(
     job: Job,
     work: Work,
     *,
-    progress: Progress = silent,
+    progress: Progress | None = None,
     restart: bool = False,
     wait: float = 0,
     state: State | None = None,
@@ -184,15 +182,20 @@ def run_change(
 
     An interrupted run of the same `job` is continued; if it had published its version, there is
     nothing left to do. `state` is what an index built from nothing begins with, None where one is
-    changed; `before` are the datasets at any version, if this process has them open. Raises
+    changed; `before` are the datasets at any version, if this process has them open. Without
+    `progress` a notebook shows a bar. Raises
     IndexFormatError where there is no index to change, IndexLockedError where another process is
     writing, ConfigError where another change is unfinished.
     """
     started = time.monotonic()
     check_wait(wait)
-    with open_transaction(
-        place, job, state, restart=restart, wait=wait, before=before
-    ) as transaction:
+    with (
+        shown(progress) as show,
+        open_transaction(
+            place, job, state, restart=restart, wait=wait, before=before
+        ) as transaction,
+    ):
+        transaction.progress = show
         if transaction.done is not None:
             return _report(transaction, transaction.done, started, resumed=True)
         options = work(transaction)
@@ -206,7 +209,7 @@ def run_change(
             )
         report = _report(
             transaction,
-            finish(transaction, options, progress),
+            finish(transaction, options),
             started,
             resumed=transaction.resumed,
         )
@@ -240,7 +243,7 @@ def compact_index(root: str | Path | IndexDirectory, **options: Unpack[WriteOpti
     options = check_options(options, WriteOptions, "compact_index")
 
     def work(transaction: Transaction) -> FinishOptions:
-        options.get("progress", silent)("merging", 0, None, 0)
+        transaction.progress("merging", 0, None, 0)
         return FinishOptions(whole=True, rebuild=True)
 
     return run_change(open_directory(root), {"command": "compact"}, work, **options)

@@ -11,6 +11,7 @@ from aveyb_retrieval import files
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.changes.update import check_target
 from aveyb_retrieval.indexes.model import check_wait
+from aveyb_retrieval.indexes.progress import shown
 from aveyb_retrieval.indexes.store.manifest import VERSIONS, file_problems, note_checked
 from aveyb_retrieval.indexes.store.place import (
     CURRENT,
@@ -23,13 +24,13 @@ from aveyb_retrieval.indexes.store.place import (
     read_manifest,
     send_version,
 )
-from aveyb_retrieval.indexes.types import Progress, silent
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from aveyb_retrieval.files import FileInfo
     from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest
+    from aveyb_retrieval.indexes.types import Progress
 
 _BLOCK = 1 << 20
 
@@ -56,7 +57,7 @@ def copy_index(
     *,
     overwrite: bool = False,
     wait: float = 0,
-    progress: Progress = silent,
+    progress: Progress | None = None,
 ) -> CopyReport:
     """Copy the visible version of an index: between folders, to an object store, from one, or
     between two.
@@ -78,6 +79,7 @@ def copy_index(
     if origin.location == place.location:
         raise ConfigError(f"{source}: cannot be copied to itself; name another place")
     with ExitStack() as stack:
+        show = stack.enter_context(shown(progress))
         if isinstance(origin, StoredDirectory) and not isinstance(place, StoredDirectory):
             # its files go where they shall be, not into the cache
             manifest = origin.read(origin.visible())
@@ -85,13 +87,13 @@ def copy_index(
             manifest, held = hold_visible(origin)
             stack.enter_context(held)
         size = sum(info.bytes for info in manifest.files.values())
-        progress("copying", 0, size, 0)
+        show("copying", 0, size, 0)
         copied = (
             _to_store(origin, place, manifest, overwrite, wait)
             if isinstance(place, StoredDirectory)
             else (_to_folder(origin, place, manifest, overwrite, wait))
         )
-        progress("copying", size, size, 0)
+        show("copying", size, size, 0)
     return CopyReport(
         place.place, manifest.version, len(manifest.files), size, copied, time.monotonic() - started
     )

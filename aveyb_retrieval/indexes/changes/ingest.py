@@ -59,13 +59,11 @@ from aveyb_retrieval.indexes.types import (
     Encoded,
     FloatArray,
     IntArray,
-    Progress,
     WatchedEncoder,
     check_fingerprint,
     expand_passages,
     ranges,
     rank_of,
-    silent,
     unusable,
 )
 from aveyb_retrieval.indexes.vectors import (
@@ -87,6 +85,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.model import Vectors
     from aveyb_retrieval.indexes.store.tables import Tables
+    from aveyb_retrieval.indexes.types import Progress
 
 Made = tuple["Record", "Encoded", "TokenCodes | None"]
 """A document, its vectors, and the codes of its tokens where these are kept."""
@@ -353,7 +352,7 @@ class Ingestion:
     """Feeds one stream of documents, with their vectors from `source`, into a change.
 
     `mode` "add" takes only new ids; "upsert" replaces documents whose id is known, and encodes only
-    what has changed. Of `total` items, if that is known, `progress` tells.
+    what has changed. Of `total` items, if that is known, the transaction's `progress` is called.
     """
 
     def __init__(
@@ -364,12 +363,12 @@ class Ingestion:
         mode: Literal["add", "upsert"],
         on_error: OnError,
         share: tuple[int, int] | None = None,
-        progress: Progress = silent,
         total: int | None = None,
     ) -> None:
         self.transaction, self._share, self._total = transaction, share, total
         self._encoding = transaction.state.encoding
-        self._source, self._mode, self._on_error, self._progress = source, mode, on_error, progress
+        self._source, self._mode, self._on_error = source, mode, on_error
+        self._progress = transaction.progress
         self._growing = source.growing if "passage" in self._encoding.kinds else None
         self._waiting: deque[Step] = deque()  # read, not yet encoded
         self._batch: list[tuple[Step, Encoded | None, TokenCodes | None]] = []

@@ -45,6 +45,7 @@ from aveyb_retrieval.indexes.model import (
     reading_of,
     writing_of,
 )
+from aveyb_retrieval.indexes.progress import shown
 from aveyb_retrieval.indexes.store.manifest import Changes
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory, read_manifest
 from aveyb_retrieval.indexes.store.tables import Tables
@@ -137,7 +138,12 @@ def sync_index(folder: str | Path, root: str | Path, **options: Unpack[SyncOptio
     1
     """
     options = check_options(options, SyncOptions, "sync_index")
-    directory = open_directory(root)
+    with shown(options.get("progress")) as progress:
+        return _sync(folder, open_directory(root), {**options, "progress": progress})
+
+
+def _sync(folder: str | Path, directory: IndexDirectory, options: SyncOptions) -> Report:
+    """Sync an index, or build it, with all options given."""
     if _is_first(directory, options):
         _list(_Scope.of(folder, ()), reading_of(options))
         given = {
@@ -543,8 +549,7 @@ class _Syncing:
             self.unchanged = len(plan.unchanged)
             return None
         done = self._remove_and_rename(transaction)
-        progress = self.options.get("progress", silent)
-        read = self._new(self.found.read(done.to_read, progress))
+        read = self._new(self.found.read(done.to_read, transaction.progress))
         first = next(read, None)
         if first is not None:
             source = open_model(transaction.state.encoding, self.directory, self.options)
@@ -554,7 +559,6 @@ class _Syncing:
                 source,
                 mode="upsert",
                 on_error=self.found.on_error,
-                progress=progress,
                 total=len(done.to_read),
             )
             taking.run(itertools.chain([first], read))

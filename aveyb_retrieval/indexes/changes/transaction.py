@@ -53,6 +53,7 @@ from aveyb_retrieval.indexes.store.manifest import (
 )
 from aveyb_retrieval.indexes.store.place import CLEAN_EVERY, delete_unused
 from aveyb_retrieval.indexes.store.tables import Tables
+from aveyb_retrieval.indexes.types import silent
 from aveyb_retrieval.system import package_version
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.documents.records import Edits, Record, Rejected
     from aveyb_retrieval.files import FileInfo
-    from aveyb_retrieval.indexes.types import IntArray
+    from aveyb_retrieval.indexes.types import IntArray, Progress
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +135,7 @@ class Transaction:
 
     It starts from `base` (None: from nothing). `resumed` says whether work of an interrupted run is
     continued, `done` is the version that such a run had published already; with `whole` all is
-    merged, and the old deleted.
+    merged, and the old deleted. `progress` is called as its work goes on.
     """
 
     def __init__(
@@ -148,6 +149,7 @@ class Transaction:
         self.resumed = False
         self.done: Manifest | None = None
         self.whole = False
+        self.progress: Progress = silent
         self._before = before
         self._journaled = False
         self._synced: dict[str, FileInfo | None] = dict(base.files) if base else {}

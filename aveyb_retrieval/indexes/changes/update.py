@@ -66,7 +66,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.store.manifest import IndexDirectory
     from aveyb_retrieval.indexes.store.tables import Tables
-    from aveyb_retrieval.indexes.types import Progress
 
 
 def build_index(
@@ -82,7 +81,7 @@ def build_index(
     `ReadOptions` and `EncodeOptions`.
 
     `corpus` is a file, folder, glob, "hf:owner/name" for a Hugging Face dataset, "-" for standard
-    input, several of these, or an iterable of texts or of mappings with `text`, optionally `_id`
+    input, a list of `Path`, or an iterable of texts or of mappings with `text`, optionally `_id`
     (or `id`) and `title`; everything else is metadata. A document without an id gets one that is
     made of its content. Folders hold PDF, DOCX, HTML, EPUB, Markdown and text files. None only with
     `vectors` or `from_index`.
@@ -241,21 +240,19 @@ def ingest_corpus(
     """Read a corpus (or its share) into a transaction, batch by batch; returns what is to be
     reported of it.
 
-    Of the options `on_error`, `progress` and `allow_empty` count here.
+    Of the options `on_error` and `allow_empty` count here.
     """
     on_error, allow_empty = options.get("on_error", "auto"), options.get("allow_empty", False)
-    progress: Progress = options.get("progress", silent)
-    total = None if progress is silent else count_items(corpus, reading)
+    total = None if transaction.progress is silent else count_items(corpus, reading)
     ingestion = Ingestion(
         transaction,
         source,
         mode=mode,
         on_error=on_error,
         share=share,
-        progress=progress,
         total=total,
     )
-    items = ingestion.run(read_corpus(corpus, reading, watch_pictures(progress)))
+    items = ingestion.run(read_corpus(corpus, reading, watch_pictures(transaction.progress)))
     rejected = ingestion.first_rejected
     if items == 0 and not allow_empty:
         raise InputError("the input holds no documents: nothing to index")
@@ -474,11 +471,7 @@ class Batch:
         )
         documents: Any = corpus if ready is None or corpus is not None else ready.documents()
         source.check_fits(encoding, self._directory)
-        taking = {
-            **options,
-            "progress": self._options.get("progress", silent),
-            "allow_empty": allow_empty,
-        }
+        taking = {**options, "allow_empty": allow_empty}
         first = not self._steps
         check_folder = _folder_check(corpus)
 
