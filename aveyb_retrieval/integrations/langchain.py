@@ -8,7 +8,7 @@ import copy
 import uuid
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from aveyb_retrieval import ConfigError, Embedder, Index, InputError, Retriever
 from aveyb_retrieval.errors import extra_for, no_option
@@ -24,6 +24,7 @@ with extra_for("the adapter of LangChain", "langchain"):
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+    from typing import Self
 
     from langchain_core.callbacks import (
         AsyncCallbackManagerForRetrieverRun,
@@ -258,10 +259,26 @@ class AveyBVectorStore(VectorStore):
         return self._index.search(query, k, **{**self._search_options, **options})
 
     @classmethod
+    def from_documents(
+        cls, documents: list[Document], embedding: Embeddings | None = None, **kwargs: Any
+    ) -> Self:
+        """Make a store, or open one, and add documents; `path=` says where. Without `embedding` the
+        index's own model encodes them.
+        """
+        return super().from_documents(documents, cast("Embeddings", embedding), **kwargs)
+
+    @classmethod
+    async def afrom_documents(
+        cls, documents: list[Document], embedding: Embeddings | None = None, **kwargs: Any
+    ) -> Self:
+        """Do the same in a thread, for asynchronous programs."""
+        return await super().afrom_documents(documents, cast("Embeddings", embedding), **kwargs)
+
+    @classmethod
     def from_texts(
         cls,
         texts: list[str],
-        embedding: Embeddings | None,
+        embedding: Embeddings | None = None,
         metadatas: list[dict[str, Any]] | None = None,
         *,
         ids: list[str] | None = None,

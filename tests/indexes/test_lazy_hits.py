@@ -155,6 +155,10 @@ def test_hits_are_values(root: Path) -> None:
     assert len({*hits}) == 3
     assert hits[0] in {*same}
     assert {hits[0].passages[0]: 1}[same[0].passages[0]] == 1
+    with load(root) as retriever:
+        assert {*retriever.documents()} == {*retriever.documents()}
+        assert {*retriever.grep("pump")} == {*retriever.grep("pump")}
+        assert {*retriever.check_quotes('It says "the pump is closed".')}
     with pytest.raises(FrozenInstanceError):
         hits[0].score = 1.0  # type: ignore[misc]
 

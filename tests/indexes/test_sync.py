@@ -328,6 +328,8 @@ def test_a_plan_stops_where_the_sync_would(folder: Path, tmp_path: Path) -> None
             call(folder, root)
         with pytest.raises(ConfigError, match="no index here to sync a part of"):
             call(folder, tmp_path / "none", only=["sub"])
+        with pytest.raises(ConfigError, match="type list; give the path of one folder"):
+            call([folder], root)  # type: ignore[operator]
 
 
 def test_a_part_is_no_folder_of_its_own(

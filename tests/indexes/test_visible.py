@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aveyb_retrieval import ConfigError, Index, InputError, Retriever, build_index
+from aveyb_retrieval.indexes.store.rows import RowTable
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aveyb_retrieval.indexes.search.hit import Result
+    from aveyb_retrieval.indexes.types import IntArray
 
 SEEN = {"team": "legal"}
 WORDS = [
@@ -288,3 +290,26 @@ def test_a_copy_by_pickle_sees_no_more(tmp_path: Path) -> None:
     copy.close()
     nothing = Retriever.load(tmp_path / "i", model=FakeEmbedder()).visible({"team": "nobody"})
     assert nothing.search("tenant") == [] and nothing.search("tenent").suggestions == {}
+
+
+def test_a_beginning_of_too_many_words_is_refused_before_all_texts_of_a_part_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [
+        {"_id": f"{n}", "text": " ".join(f"x{n}y{i}" for i in range(200)), **SEEN}
+        for n in range(400)
+    ]
+    build_index(rows, tmp_path / "i", model=FakeEmbedder(), language="none")
+    read: list[int] = []
+    take = RowTable.take
+
+    def counted(table: RowTable, numbers: IntArray, columns: list[str]) -> Any:
+        read.append(len(numbers))
+        return take(table, numbers, columns)
+
+    monkeypatch.setattr(RowTable, "take", counted)
+    with Retriever.load(tmp_path / "i", model=FakeEmbedder()).visible(SEEN) as part:
+        with pytest.raises(ConfigError, match="more than 1,024 words"):
+            part.search("x*", mode="lexical", operators=True)
+        assert sum(read) == 64
+        assert part.search("x39y1*", mode="lexical", operators=True)

@@ -194,6 +194,19 @@ async def test_a_store_is_made_asynchronously_and_opened_again(
     assert {each.id for each in again.similarity_search("form", k=3)} == {"a", "b", "c"}
 
 
+async def test_a_store_of_documents_needs_no_embedding(tmp_path: Path, embedder: Embedder) -> None:
+    documents = [Document("close the valve", id="a", metadata={"n": 1}), Document("a gate")]
+    made = AveyBVectorStore.from_documents(documents, path=tmp_path / "a", model=embedder)
+    assert made.get_by_ids(["a"])[0].metadata == {"n": 1}
+    texts = AveyBVectorStore.from_texts(["close.txt"], path=tmp_path / "b", model=embedder)
+    assert texts.similarity_search("close")[0].page_content == "close.txt"
+    later = await AveyBVectorStore.afrom_documents(documents, path=tmp_path / "c", model=embedder)
+    assert {each.page_content for each in later.similarity_search("valve", k=2)} == {
+        "close the valve",
+        "a gate",
+    }
+
+
 def test_an_index_refuses_other_embeddings_than_those_that_made_it(
     tmp_path: Path, embedder: Embedder
 ) -> None:

@@ -311,6 +311,11 @@ class _Scope:
 
     @classmethod
     def of(cls, folder: str | Path, only: Sequence[str]) -> _Scope:
+        if not isinstance(folder, (str, Path)):
+            raise ConfigError(
+                f"the folder is of type {type(folder).__name__}; give the path of one folder, and"
+                " parts of it as only=[...]"
+            )
         if isinstance(only, str):
             raise ConfigError(
                 f"only={only!r} is one string; give a list of parts of the folder, as [{only!r}]"

@@ -58,7 +58,7 @@ class Document:
     id: str
     text: str
     title: str
-    metadata: dict[str, Any]
+    metadata: dict[str, Any] = field(hash=False)
     origin: FileOrigin | None = field(default=None, repr=False, compare=False)
     index: str | None = None
 

@@ -211,15 +211,15 @@ class VisibleWords:
     def count(self, word: str) -> int:
         return dict(self._visible([word])).get(word, 0) if any(self.words.counts([word])) else 0
 
-    def beginning(self, start: str) -> Iterator[tuple[str, int]]:
+    def beginning(self, start: str, most: int | None = None) -> Iterator[tuple[str, int]]:
         """The words that begin with some letters: where all documents have too many of these, they
-        are looked for in the documents that can be seen.
+        are looked for in the documents that can be seen, until `most` are found.
         """
-        most = len(self.docs) // DOCUMENTS_READ_PER_LOOKUP
-        words = self.words.beginning(start, most)
-        if len(words) <= most:
+        few = len(self.docs) // DOCUMENTS_READ_PER_LOOKUP
+        words = self.words.beginning(start, few)
+        if len(words) <= few:
             return self._visible(words)
-        return self._read(lambda word: word.startswith(start))
+        return self._read(lambda word: word.startswith(start), most)
 
     def near(self, word: str, edits: int) -> Iterator[tuple[str, int]]:
         return self._visible(self.words.near(word, edits))
@@ -236,11 +236,17 @@ class VisibleWords:
             if count:
                 yield word, count
 
-    def _read(self, is_sought: Callable[[str], bool]) -> Iterator[tuple[str, int]]:
-        """Words that documents hold, out of the words of all that can be seen."""
+    def _read(
+        self, is_sought: Callable[[str], bool], most: int | None = None
+    ) -> Iterator[tuple[str, int]]:
+        """Words that documents hold, out of the words of all that can be seen; where `most` are
+        found, no more documents are read.
+        """
         texts, column, counts = self.tables.texts, self.tables.forms, Counter[str]()
         for start in range(0, len(self.docs), DOCUMENTS_READ_PER_LOOKUP):
             rows = texts.take(self.docs[start : start + DOCUMENTS_READ_PER_LOOKUP], [column])
             for text in rows[column].to_pylist():
                 counts.update(filter(is_sought, set(text.split())))
+            if most is not None and len(counts) >= most:
+                break
         yield from counts.items()

@@ -38,8 +38,10 @@ class Words(Protocol):
     def count(self, word: str) -> int:
         """How many rows hold a word."""
 
-    def beginning(self, start: str) -> Iterator[tuple[str, int]]:
-        """The words that begin with some letters, with their rows."""
+    def beginning(self, start: str, most: int | None = None) -> Iterator[tuple[str, int]]:
+        """The words that begin with some letters, with their rows; `most` of them, where they are
+        more, whose rows need not all be counted.
+        """
 
     def near(self, word: str, edits: int) -> Iterator[tuple[str, int]]:
         """The words that some edits make of a word, with their rows."""
@@ -102,15 +104,22 @@ class WordSet:
             place = self.place(word)
             return 0 if place is None else self.rows(place)
 
-    def beginning(self, start: str) -> Iterator[tuple[str, int]]:
-        """The words of up to `MAX_LISTED_BYTES` that begin with some letters, with their rows."""
+    def beginning(self, start: str, most: int | None = None) -> Iterator[tuple[str, int]]:
+        """The words of up to `MAX_LISTED_BYTES` that begin with some letters, with their rows; at
+        most the first `most`.
+        """
         with self.guard():
             sought, places = start.encode(), range(len(self))
             first = bisect_left(places, sought, key=self.spelled)
             stop = bisect_left(places, sought + _BEHIND, key=self.spelled)
-            for place in range(first, stop):
-                if self.offsets[place + 1] - self.offsets[place] <= MAX_LISTED_BYTES:
-                    yield self.spelled(place).decode(), self.rows(place)
+            offsets = self.offsets
+            listed = (
+                place
+                for place in range(first, stop)
+                if offsets[place + 1] - offsets[place] <= MAX_LISTED_BYTES
+            )
+            for place in islice(listed, most):
+                yield self.spelled(place).decode(), self.rows(place)
 
     def near(self, word: str, edits: int) -> Iterator[tuple[str, int]]:
         """The words, with their rows, that some edits make of one of up to `MAX_TYPO_LETTERS`."""
@@ -215,7 +224,7 @@ class Vocabulary:
         """
         limit = None if most is None else most + 1
         fresh = ((word, rows) for word, rows in self.fresh.items() if word.startswith(start))
-        return _summed([islice(part.beginning(start), limit) for part in self.parts], fresh)
+        return _summed([part.beginning(start, limit) for part in self.parts], fresh)
 
     def near(self, word: str, edits: int) -> dict[str, int]:
         """The words that some edits make of a word, with how many rows hold each; two neighbors may
