@@ -32,7 +32,7 @@ from aveyb_retrieval.errors import (
     IndexLockedError,
 )
 from aveyb_retrieval.indexes.changes.transaction import Transaction
-from aveyb_retrieval.indexes.search import local
+from aveyb_retrieval.indexes.search import local, snapshot
 from aveyb_retrieval.indexes.store import objects, parts, place
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest
 from aveyb_retrieval.indexes.store.objects import ObjectStore
@@ -217,6 +217,29 @@ def test_searches_follow_and_never_wait_for_the_store(
         monkeypatch.setattr(objects, "_RETRIES", {"max_retries": 0})
         objects._opened.cache_clear()
         assert opened.search("later", mode="lexical")[0].id == "later"
+
+
+def test_an_opening_reads_one_build_though_another_becomes_visible(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build(where)
+    with Retriever.load(where, model=MODEL) as opened:
+        upsert(where, "late")
+        held = snapshot.hold_visible
+
+        def meanwhile(directory: IndexDirectory) -> Any:
+            monkeypatch.setattr(snapshot, "hold_visible", held)
+            version = held(directory)
+            build_index([{"_id": "other", "text": "word"}], where, model=MODEL, overwrite=True)
+            assert opened.is_stale  # another thread looks
+            return version
+
+        monkeypatch.setattr(snapshot, "hold_visible", meanwhile)
+        opened.reopen()
+        assert len(opened) == 31
+        assert opened.get(["late"])[0].text == "a document called late"
+        opened.reopen()
+        assert [document.id for document in opened.documents()] == ["other"]
 
 
 def test_an_index_sees_what_it_writes(where: str) -> None:

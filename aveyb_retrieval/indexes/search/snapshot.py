@@ -137,7 +137,7 @@ class Snapshot:
         """Open the visible version of an index; `before` is another version, of which much need not
         be read again.
         """
-        index_dir = root if isinstance(root, IndexDirectory) else open_directory(root)
+        index_dir = root.apart() if isinstance(root, IndexDirectory) else open_directory(root)
         real_root = index_dir.root.resolve()
         if not index_dir.is_copy and real_root != index_dir.root:
             # a version stays whole where a link is turned to another index

@@ -98,6 +98,12 @@ class IndexDirectory:
         """The directory as messages and reports name it."""
         return self.root if self.is_copy else Path(self.place)
 
+    def apart(self) -> IndexDirectory:
+        """The same index for one opening: its root stays where that began, though other threads
+        look for newer versions meanwhile.
+        """
+        return self
+
     def current(self) -> str | None:
         """Name of the visible version, or None where there is no index."""
         try:

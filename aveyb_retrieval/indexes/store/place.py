@@ -25,6 +25,7 @@ import re
 import secrets
 import time
 from contextlib import contextmanager
+from copy import copy as shallow_copy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -192,16 +193,20 @@ class StoredDirectory(IndexDirectory):
         self.place = self.name = self.store.name
         self._whole = whole
         self._seen: StoredObject | None = None
-        self._checked: dict[str, FileInfo] = {}
+        # the files that `hold` checked, by the folder of their build
+        self._checked: dict[Path, dict[str, FileInfo]] = {}
+
+    def apart(self) -> StoredDirectory:
+        return shallow_copy(self)
 
     def current(self) -> str | None:
-        self._seen = self.store.read(CURRENT, self._seen)
-        if self._seen is None:
+        seen = self.store.read(CURRENT, self._seen)
+        self._seen = seen
+        if seen is None:
             return None
-        name = parse_pointer(self._seen.data, f"{self.name}/{CURRENT}", self.name)
+        name = parse_pointer(seen.data, f"{self.name}/{CURRENT}", self.name)
         # another build has a copy of its own
-        if self.root != (root := self.base / name.rpartition("-")[2]):
-            self.root, self._checked = root, {}
+        self.root = self.base / name.rpartition("-")[2]
         return name
 
     def has(self, name: str) -> bool:
@@ -220,7 +225,8 @@ class StoredDirectory(IndexDirectory):
             wanted = {
                 name: info for name, info in manifest.files.items() if whole or _WHOLE.match(name)
             }
-            new = {name: info for name, info in wanted.items() if self._checked.get(name) != info}
+            known = self._checked.get(self.root, {})
+            new = {name: info for name, info in wanted.items() if known.get(name) != info}
             missing = file_problems(new, self.root)
             if missing:
                 self.cache.make_room(sum(wanted[name].bytes for name in missing), self.root)
@@ -231,7 +237,8 @@ class StoredDirectory(IndexDirectory):
                     self.base / WRITING,
                 )
                 note_checked(self.root, wanted, missing)
-            self._checked = dict(wanted)
+            self._checked.clear()
+            self._checked[self.root] = wanted
             os.utime(self.root)
             held = hold_version(self.manifest(name))
             if missing:
