@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     from typing import Self
 
     from aveyb_retrieval.documents.records import Record
-    from aveyb_retrieval.indexes.search.names import CalledBy
     from aveyb_retrieval.indexes.search.operators import Sought
+    from aveyb_retrieval.indexes.store.called import CalledBy
     from aveyb_retrieval.indexes.store.tables import Part
     from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import EncodedRow, FloatArray, IntArray, Kind
@@ -236,6 +236,10 @@ class CollectionView(ABC):
     def called(self, docs: Sequence[int]) -> dict[int, CalledBy]:
         known: Remembered[CalledBy] = self.remembered("called", partial(Remembered, MAX_CALLED))
         return known.get(docs, partial(read_called, self))
+
+    def documents_called(self, words: Sequence[str], selection: Any = None) -> list[IntArray]:
+        """See `EngineView.documents_called`; a collection keeps no lists of names."""
+        return [np.empty(0, np.int64) for _ in words]
 
     def passage_counts(self, docs: IntArray) -> IntArray:
         counts = dict(self.read("document", ("number", "passages"), docs.tolist()))

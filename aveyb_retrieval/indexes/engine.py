@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.engines.collection import Collection
     from aveyb_retrieval.indexes.encoding import Encoding
-    from aveyb_retrieval.indexes.search.names import CalledBy
     from aveyb_retrieval.indexes.search.operators import Sought
+    from aveyb_retrieval.indexes.store.called import CalledBy
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.store.tables import (
         Part,
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
 # documents whose mean vector stands for that of all: those whose ids have the least hashes
 SAMPLE = 1024
+MAX_DOCUMENTS_CALLED = 10_000  # by one word: it hardly tells which document a question means
 Selection = Any  # what `EngineView.select` made of a filter; only the view that made it reads it
 
 
@@ -188,6 +189,16 @@ class EngineView(Protocol):
         """The words that documents are called by, by number; those that are not there are left out.
 
         An engine that keeps none reads them: `indexes.search.named_documents.read_called`.
+        """
+
+    def documents_called(
+        self, words: Sequence[str], selection: Selection | None = None
+    ) -> list[IntArray]:
+        """Numbers, ascending, of the documents whose id, title or metadata have each of some words.
+
+        Of a word that calls more than `MAX_DOCUMENTS_CALLED`, there are none, and of no word if an
+        engine keeps no lists of names: questions name documents all the same whose passages are
+        among the candidates.
         """
 
     def passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:

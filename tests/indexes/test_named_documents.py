@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aveyb_retrieval import Retriever, build_index, hits_to_prompt
-from aveyb_retrieval.indexes.search import evidence
+from aveyb_retrieval import Retriever, build_index, hits_to_prompt, update_metadata
+from aveyb_retrieval.indexes.search import evidence, named_documents
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -168,11 +168,133 @@ def test_prompts_and_confidence(indexes: dict[str, Path]) -> None:
     assert retriever.search(f"Harrier: {ASK['law']}", min_score=0.0, unit="passage")
 
 
-def test_many_pages_of_what_is_not_called_anything(tmp_path: Path) -> None:
-    """Titles of 10,000 words, and all the same, change nothing and raise nothing."""
+@pytest.fixture
+def few_compete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the two best passages of each ranking compete: most documents have none."""
+    monkeypatch.setattr(named_documents, "PASSAGES_COMPETING", 2)
+
+
+NAMED_BY_NOTHING_ELSE = ["title", "path", "metadata"]
+
+
+@pytest.mark.usefixtures("few_compete")
+@pytest.mark.parametrize("form", NAMED_BY_NOTHING_ELSE)
+@pytest.mark.parametrize("unit", ["passage", "document"])
+def test_a_document_that_only_its_names_speak_for(
+    indexes: dict[str, Path], form: str, unit: Any
+) -> None:
+    retriever = Retriever.load(indexes[form])
+    for n, name in enumerate(BIRDS):
+        question = f"In the {name} contract, {ASK['penalty']}"
+        hits = retriever.search(question, k=3, candidates=2, unit=unit)
+        own = [hit for hit in hits if hit.id == contract(n, form)["_id"]]
+        assert answer(n, "penalty") in str(own[0].passage)
+
+
+def _ids(hits: list[Any]) -> set[str]:
+    return {hit.id for hit in hits}
+
+
+@pytest.mark.usefixtures("few_compete")
+def test_names_follow_metadata_that_people_set(tmp_path: Path) -> None:
+    build_index(contracts("metadata"), tmp_path / "made", passage_tokens=64)
+    update_metadata(tmp_path / "made", {"client": "Siskin GmbH"}, ["m3"])
+    update_metadata(tmp_path / "made", {"checked": True}, ["m1"])
+    retriever = Retriever.load(tmp_path / "made")
+    question = f"Siskin: {ASK['notice']}"
+    assert "m3" in _ids(retriever.search(question, k=3, candidates=2, unit="passage"))
+    some = ["Siskin GmbH", "Osprey Ltd", "Plover Ltd"]
+    visible = retriever.visible({"client": {"$in": some}})
+    assert "m3" in _ids(visible.search(question, k=3, candidates=2, unit="passage"))
+    hidden = retriever.visible({"client": {"$ne": "Siskin GmbH"}})
+    assert "m3" not in _ids(hidden.search(question, k=50, unit="passage"))
+    with retriever._engine.view() as view:
+        listed = view.documents_called(["merlin", "siskin", "kestrel", "nothing"])
+    assert [len(docs) for docs in listed] == [0, 1, 1, 0]
+
+
+@pytest.mark.usefixtures("few_compete")
+def test_only_names_speak_for_a_document_of_one_of_several_indexes(tmp_path: Path) -> None:
+    every = contracts("path")
+    for name, part in (("first", every[:3]), ("second", every[3:])):
+        build_index(part, tmp_path / name, passage_tokens=64)
+    retriever = Retriever.load({name: tmp_path / name for name in ("first", "second")})
+    for n, name in ((1, "first"), (5, "second")):
+        question = f"{BIRDS[n]}: {ASK['notice']}"
+        hits = retriever.search(question, k=3, candidates=2, unit="passage")
+        own = [hit for hit in hits if hit.id == every[n]["_id"]]
+        assert own[0].index == name
+        assert answer(n, "notice") in str(own[0].passage)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_one_selected_document_is_told_from_all_that_are_visible(
+    indexes: dict[str, Path], form: str
+) -> None:
+    retriever = Retriever.load(indexes[form])
+    chosen = str(contract(2, form)["_id"])
+    for question in (f"In the {BIRDS[2]} contract, {ASK['law']}", f"{BIRDS[2]} Ltd: {ASK['law']}"):
+        hits = retriever.search(question, k=3, unit="passage", ids=[chosen])
+        assert {hit.id for hit in hits} == {chosen}
+        assert answer(2, "law") in str(hits[0].passage)
+        named = _named(retriever, question, ids=[chosen])
+        assert named is not None
+        assert BIRDS[2] not in named.rest
+    assert _named(retriever, f"{BIRDS[1]}: {ASK['law']}", ids=[chosen]) is None  # it is another one
+
+
+def _named(retriever: Retriever, question: str, **options: Any) -> Any:
+    """What a search finds that a question names."""
+    seen = []
+    find = evidence.find_named_documents
+
+    def noted(of: Any) -> Any:
+        seen.append(find(of))
+        return seen[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evidence, "find_named_documents", noted)
+        retriever.search(question, unit="passage", **options)
+    return seen[0] and seen[0].named
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_question_that_is_all_name_finds_the_beginning(
+    indexes: dict[str, Path], form: str
+) -> None:
+    retriever = Retriever.load(indexes[form])
+    for n, name in enumerate(BIRDS):
+        for unit in ("passage", "document"):
+            hit = retriever.search(f"the {name}?", k=1, unit=unit)[0]  # type: ignore[call-overload]
+            assert (hit.id, hit.span and hit.span[0]) == (contract(n, form)["_id"], 0)
+
+
+def test_long_titles_and_questions_raise_nothing(tmp_path: Path) -> None:
+    """Titles of 10,000 words, all the same, and a question of as many."""
     title = " ".join(f"word{n}" for n in range(10_000))
     rows = [{"_id": f"t{n}", "title": title, "text": contract(n, "path")["text"]} for n in range(4)]
     build_index(rows, tmp_path / "long", passage_tokens=64)
     retriever = Retriever.load(tmp_path / "long")
+    assert _named(retriever, f"word7: {ASK['law']}") is None  # all are called so
     assert retriever.search(f"word7: {ASK['law']}", unit="passage")
     assert retriever.search(title, k=3, unit="passage")
+    assert retriever.search(f"In the Osprey contract, {ASK['law']} {title}", k=3)
+
+
+@pytest.mark.parametrize(
+    ("ids", "question"),
+    [
+        (["Сапсан.txt", "Кречет.txt", "Беркут.txt"], "Какой срок у договора Сапсан?"),  # noqa: RUF001
+        (["隼製造.txt", "鷹物流.txt", "鶴化学.txt"], "隼製造の契約の期間はどれくらいですか"),
+        (["العقاب.txt", "الصقر.txt", "الباز.txt"], "ما هي المدة في عقد العقاب؟"),
+        (["%C3%89pervier.txt", "Faucon.txt", "Milan.txt"], "Épervier : quel est le délai ?"),
+    ],
+)
+def test_names_in_other_scripts_than_ours(tmp_path: Path, ids: list[str], question: str) -> None:
+    text = "\n\n".join(contract(0, "path")["text"].split("\n\n")[:6])
+    build_index([{"_id": name, "text": text} for name in ids], tmp_path / "ix", passage_tokens=32)
+    retriever = Retriever.load(tmp_path / "ix")
+    named = _named(retriever, question)
+    assert named is not None
+    assert len(named.docs) == 1
+    assert retriever.search(question, k=1, unit="passage", fold=False)[0].id == ids[0]

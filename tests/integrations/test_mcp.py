@@ -121,6 +121,21 @@ def test_what_search_finds_fetch_reads(server: Any, mode: str) -> None:
     assert f"offset={first['start'] + 10}" in part["note"]
 
 
+def test_a_question_that_names_its_document_is_answered_from_it(
+    tmp_path: Path, embedder: Embedder
+) -> None:
+    fill = [f"## Part {n}\n\nThe tenant keeps part {n} clean and dry." for n in range(9)]
+    contracts = [
+        {"_id": f"leases/{name}.md", "title": "Lease", "text": "\n\n".join([*fill, f"{term}."])}
+        for name, term in (("Osprey", "Rent: 700"), ("Merlin", "Rent: 800"), ("Plover", "Rent: 9"))
+    ]
+    build_index(contracts, tmp_path / "ix", model=embedder, passage_tokens=32)
+    server = make_server(tmp_path / "ix", model=embedder)
+    found = call(server, "search", query="In the Merlin lease, what is the rent?")
+    first = found.structured_content["results"][0]
+    assert (first["id"], "Rent: 800" in first["text"]) == ("leases/Merlin.md", True)
+
+
 def test_what_agents_read_without_a_search(server: Any) -> None:
     def told(tool: str, **arguments: Any) -> str:
         text: str = call(server, tool, **arguments).structured_content["result"]

@@ -38,11 +38,12 @@ from aveyb_retrieval.documents.records import (
 )
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.encoding import AUTO
+from aveyb_retrieval.indexes.store.called import name_words
 from aveyb_retrieval.indexes.store.columns import Text, word_columns
 from aveyb_retrieval.indexes.store.copies import copy_digests
 from aveyb_retrieval.indexes.store.languages import DocumentLanguages, rules_of, stemmer_of
 from aveyb_retrieval.indexes.store.manifest import Counts
-from aveyb_retrieval.indexes.store.rows import FORMS, VECTOR, WORDS, fixed_lists
+from aveyb_retrieval.indexes.store.rows import FORMS, NAMES, VECTOR, WORDS, fixed_lists
 from aveyb_retrieval.indexes.store.tables import (
     CODES,
     COPY,
@@ -159,6 +160,7 @@ def make_rows(
                 "cut_tokens": encoded.n_cut,
                 "characters": int((spans[:, 1] - spans[:, 0]).sum()),
                 "words": int(of_passages[first : first + len(spans)].sum()),
+                NAMES: None,
                 **metadata_columns(record),
             }
         )
@@ -181,6 +183,7 @@ def make_rows(
             COPY: copy_digests(text for _, text, _, _ in texts),
             WORDS: of_texts,
             FORMS: forms,
+            NAMES: names_by_language(encoding, codes_of_texts, [record for record, *_ in made]),
         },
         "passages": {
             "passage": expand_passages(
@@ -259,6 +262,17 @@ def words_by_language(
         column.take(order) for column, order in zip(columns, orders, strict=True)
     )
     return of_texts, in_passages, forms
+
+
+def names_by_language(
+    encoding: Encoding, codes: Sequence[str], records: Sequence[Record]
+) -> list[str]:
+    """Return the words that documents are called by, each by the rules of its language."""
+    rules = {code: rules_of(encoding, [code]) for code in dict.fromkeys(codes)}
+    return [
+        name_words(rules[code], record.id, record.title, record.metadata)
+        for record, code in zip(records, codes, strict=True)
+    ]
 
 
 def _is_of_passage(encoded: Encoded) -> bool:

@@ -32,7 +32,9 @@ from aveyb_retrieval.documents.records import OcrTry  # msgspec reads it  # noqa
 from aveyb_retrieval.errors import AveyBError, ConfigError, DiskError, IndexFormatError
 from aveyb_retrieval.indexes.changes.ingest import metadata_columns
 from aveyb_retrieval.indexes.encoding import Encoding  # msgspec reads it  # noqa: TC001
+from aveyb_retrieval.indexes.store.called import name_words
 from aveyb_retrieval.indexes.store.dataset import newer_versions
+from aveyb_retrieval.indexes.store.languages import MAIN, rules_of
 from aveyb_retrieval.indexes.store.manifest import (
     DOCUMENTS,
     FOLDERS,
@@ -52,6 +54,7 @@ from aveyb_retrieval.indexes.store.manifest import (
     version_name,
 )
 from aveyb_retrieval.indexes.store.place import CLEAN_EVERY, delete_unused
+from aveyb_retrieval.indexes.store.rows import NAMES
 from aveyb_retrieval.indexes.store.tables import Tables
 from aveyb_retrieval.indexes.types import silent
 from aveyb_retrieval.system import package_version
@@ -69,6 +72,7 @@ logger = logging.getLogger(__name__)
 Job = dict[str, Any]
 
 _REWRITTEN = 4096  # rows at a time
+_NAMING = ("id", "metadata")  # columns that documents are called by, of those that may change
 
 
 @dataclass
@@ -330,6 +334,8 @@ class Transaction:
     ) -> int:
         """Change columns of the rows of documents in `documents`: `change` of a row returns those
         that may change. Rows that stay as they are are not written; returns how many others are.
+
+        The words that a document is called by follow its id and metadata.
         """
         rewritten = 0
         numbers = np.array(sorted(docs), dtype=np.int64)
@@ -338,13 +344,25 @@ class Transaction:
             columns = [name for name in dataset.schema.names if name != dataset.key]
             rows = dataset.take(numbers[start : start + _REWRITTEN], columns).to_pylist()
             pairs = [(row, change(row)) for row in rows]
-            changed = [{**row, **values} for row, values in pairs if _differ(row, values)]
+            changed = [
+                {**row, **values, NAMES: self._names_after(row, values)}
+                for row, values in pairs
+                if _differ(row, values)
+            ]
             if changed:
                 docs_changed = np.array([row[dataset.key] for row in changed], dtype=np.int64)
                 rows_changed = pa.Table.from_pylist(changed, dataset.schema)
                 self.tables.replace_documents(docs_changed, rows_changed)
             rewritten += len(changed)
         return rewritten
+
+    def _names_after(self, row: Mapping[str, Any], values: Mapping[str, Any]) -> str | None:
+        """The column `NAMES` of a row whose `values` change."""
+        if not _differ(row, {name: values[name] for name in _NAMING if name in values}):
+            return row[NAMES]
+        new = {**row, **values}
+        rules = rules_of(self.state.encoding, [row["language"] or MAIN])
+        return name_words(rules, new["id"], new["title"], json.loads(new["metadata"]))
 
     def remove(self, docs: IntArray) -> None:
         """Delete documents from the datasets, and what is counted of them; those that are not there

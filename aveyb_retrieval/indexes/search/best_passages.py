@@ -146,10 +146,16 @@ class BestPassages:
             )
             self._own = ascending(np.concatenate([self._own, more]))
         own = self._own[find_in(lacking, self._own >> PASSAGE_BITS)[1]]
+        return ascending(np.concatenate([short, listed, own, self._of_named(docs)]))
+
+    def _of_named(self, docs: IntArray) -> IntArray:
+        """The passages of those of documents `[n]` that the question names, nearest to the rest of
+        it, ascending.
+        """
         named = self._evidence.named
-        near = docs[:0] if named is None else named.passages
-        near = near[find_in(docs, near >> PASSAGE_BITS)[1]]
-        return ascending(np.concatenate([short, listed, own, near]))
+        if named is None or not find_in(docs, named.named.docs)[1].any():
+            return docs[:0]  # without waiting for the vector of the rest
+        return named.passages[find_in(docs, named.passages >> PASSAGE_BITS)[1]]
 
     def _rankings(self, least: int) -> list[IntArray]:
         """Passages by vectors and by words, best first, of these at least the `least` best."""

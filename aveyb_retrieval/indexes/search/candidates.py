@@ -83,10 +83,11 @@ def _find_documents(
         columns = [aligned(every, near.docs, near.scores), aligned(every, docs, bm25)]
         scores = np.array([*fused.values()], np.float64)
     else:
+        proposed = docs if evidence.named is None else np.union1d(docs, evidence.named.named.docs)
         more, cosines = document_cosines(
-            evidence, passages, np.setdiff1d(docs, near.docs, assume_unique=True)
+            evidence, passages, np.setdiff1d(proposed, near.docs, assume_unique=True)
         )
-        every = np.union1d(near.docs, docs)
+        every = np.union1d(near.docs, proposed)
         dense_docs = np.concatenate([near.docs, more])
         dense_scores = np.concatenate([near.scores, cosines])
         columns = [aligned(every, dense_docs, dense_scores), aligned(every, docs, bm25)]
@@ -143,9 +144,12 @@ def _find_passages(
 
 def _with_named(evidence: Evidence, candidates: IntArray) -> IntArray:
     """Candidates of the first step, with the passages of documents that the question names."""
-    evidence.held(with_neighbors(candidates))  # read together, and needed below
+    held = evidence.held(with_neighbors(candidates))  # read together, and needed below
     named = evidence.named
-    return candidates if named is None else np.union1d(candidates, named.passages)
+    if named is None:
+        return candidates
+    evidence.cosines(held.numbers)  # needed, too: read while the rest of the question is encoded
+    return np.union1d(candidates, named.passages)
 
 
 def _score_candidates(

@@ -6,30 +6,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from aveyb_retrieval.indexes.search.by_vector import NO_COSINES, Cosines, unit_queries
 from aveyb_retrieval.indexes.search.names import (
-    CalledBy,
     Tops,
     best_scores,
-    called_by,
     compare,
     find_named,
+    naming_words,
+    propose,
     question_terms,
+    score_beginnings,
     score_within,
 )
 from aveyb_retrieval.indexes.search.passage_scores import WordScores, score_hybrid
-from aveyb_retrieval.indexes.search.question import NO_VECTOR
+from aveyb_retrieval.indexes.search.threads import start
+from aveyb_retrieval.indexes.store.called import CalledBy, called_by
 from aveyb_retrieval.indexes.store.tables import PARTS
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending, find_in
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from aveyb_retrieval.indexes.engine import EngineView
+    from aveyb_retrieval.indexes.engine import EngineView, Selection
     from aveyb_retrieval.indexes.search.evidence import Evidence
     from aveyb_retrieval.indexes.search.names import Named
     from aveyb_retrieval.indexes.search.passage_scores import PassageScores
@@ -84,39 +87,56 @@ class NamedDocuments:
 
     Attributes:
         named: The documents, and the rest of the question.
-        vector: The unit vector `[d]` of the rest; empty if that is the whole question.
         word_shares: 1 for each of the question's words that the rest has, else 0, `[t]`.
-        passages: The passages of named documents that are nearest to the rest, ascending.
+        encode: Returns the unit vector `[d]` of the rest.
+        find: Returns the passages of named documents, ascending, that are nearest to a vector.
     """
 
     named: Named
-    vector: FloatArray
     word_shares: FloatArray
-    passages: IntArray
+    encode: Callable[[], FloatArray]
+    find: Callable[[FloatArray], IntArray]
 
     def __post_init__(self) -> None:
         self._cosines: Cosines = NO_COSINES
         self._tops: dict[int, Tops] = {}  # of each document, once it is scored
 
+    @cached_property
+    def vector(self) -> FloatArray:
+        """The unit vector `[d]` of the rest; that of the question if nothing else is left."""
+        return self.encode()
+
+    @cached_property
+    def passages(self) -> IntArray:
+        """The passages of named documents that join the candidates, ascending."""
+        return self.find(self.vector)
+
     def adjust(
         self, evidence: Evidence, held: StoredPassages, scored: PassageScores
     ) -> PassageScores:
         """Score passages of named documents by the rest of the question."""
-        docs = self.named.docs
-        rest = scored.score.copy()
-        rows = np.flatnonzero(find_in(docs, scored.ids >> PASSAGE_BITS)[1])
-        if len(self.vector) and len(rows):
-            ids, weights = scored.ids[rows], evidence.word_weights * self.word_shares
-            words = WordScores.of(held.take(rows), weights, evidence.view.mean_passage_length)
-            background = float(evidence.view.mean_vector @ self.vector)
-            self._cosines = self._cosines.completed(evidence.view, ids, self.vector)
-            cosines = self._cosines.of(ids)
-            known = evidence.vector_weights("passage", ids)
-            rest[rows] = score_hybrid(ids, cosines, words, background, known).score
-            new = best_scores(docs, scored.ids, scored.score, rest)
-            self._tops = {**new, **self._tops}
-        score = score_within(self.named, scored.ids, scored.score, rest, self._tops)
+        docs, ids, whole = self.named.docs, scored.ids, scored.score
+        rows = np.flatnonzero(find_in(docs, ids >> PASSAGE_BITS)[1])
+        rest = whole.copy()
+        is_asked = self.named.rest not in ("", evidence.question.text)
+        if is_asked and len(rows):
+            rest[rows] = self._of_rest(evidence, held.take(rows), ids[rows])
+        if len(rows) and (is_asked or not self.named.rest):
+            self._tops = {**best_scores(docs, ids, whole, rest), **self._tops}
+        if self.named.rest:
+            score = score_within(self.named, ids, whole, rest, self._tops)
+        else:
+            score = score_beginnings(self.named, ids, whole, self._tops)
         return replace(scored, score=score, shown=score)
+
+    def _of_rest(self, evidence: Evidence, held: StoredPassages, ids: IntArray) -> FloatArray:
+        """The scores of passages `[n]` for the rest of the question."""
+        weights = evidence.word_weights * self.word_shares
+        words = WordScores.of(held, weights, evidence.view.mean_passage_length)
+        background = float(evidence.view.mean_vector @ self.vector)
+        self._cosines = self._cosines.completed(evidence.view, ids, self.vector)
+        known = evidence.vector_weights("passage", ids)
+        return score_hybrid(ids, self._cosines.of(ids), words, background, known).score
 
 
 def find_named_documents(evidence: Evidence) -> NamedDocuments | None:
@@ -126,33 +146,91 @@ def find_named_documents(evidence: Evidence) -> NamedDocuments | None:
     if options.mode != "hybrid" or "passage" not in options.kinds or not is_text:
         return None
     rankings = (evidence.near_passages, evidence.passages_by_words(PASSAGES_COMPETING))
-    best = ascending(np.concatenate([ids[:PASSAGES_COMPETING] for ids in rankings]))
-    named = _name(view, question.text, question.words, evidence.held(best))
-    if named is None:
-        return None
-    shares = np.array([word not in named.dropped for word in question.words], np.float32)
-    vector, passages = NO_VECTOR, np.empty(0, np.int64)
-    if named.rest != question.text:
-        (vector,) = unit_queries(evidence.model.load().encode_queries([named.rest]), view.info.dim)
-        passages = ascending(view.best_passages(named.docs, vector, (), PASSAGES_OF_NAMED))
-    return NamedDocuments(named, vector, shares, passages)
-
-
-def _name(view: EngineView, text: str, words: Sequence[str], best: StoredPassages) -> Named | None:
-    """Find the documents that a question names, given its best passages and which of its words
-    they hold.
-    """
-    terms = question_terms(text, words, view.language)
+    best = evidence.held(ascending(np.concatenate([ids[:PASSAGES_COMPETING] for ids in rankings])))
     docs = ascending(best.numbers >> PASSAGE_BITS)
-    if len(docs) < MIN_COMPETITORS or not terms.tokens:
+    if not len(docs):
         return None
-    called = view.called(docs.tolist())
-    if len(called) < len(docs):  # one was deleted in a database meanwhile
+    if len(docs) >= MIN_COMPETITORS or question.selection is None:
+        named = _name(evidence, best, question.selection)
+    else:
+        # what tells one selected document from others is known by all that are visible
+        selected = view.matching(question.selection)
+        named = _name(evidence, _with_all_visible(evidence, best), None, selected)
+    return None if named is None else _make(evidence, named, docs)
+
+
+def _with_all_visible(evidence: Evidence, best: StoredPassages) -> StoredPassages:
+    """The best passages of a selection, with those of all documents that are visible."""
+    view, question = evidence.view, evidence.question
+    _, near = view.nearest("passage", question.vector[None], PASSAGES_COMPETING)
+    ranked = view.by_words("passage", question.search_words, PASSAGES_COMPETING)
+    by_words = np.array([number for number, _ in ranked], np.int64)
+    others = np.setdiff1d(np.concatenate([near[0], by_words]), best.numbers)
+    return best.joined(view.passages(others, question.words))
+
+
+def _name(
+    evidence: Evidence,
+    best: StoredPassages,
+    selection: Selection | None,
+    within: IntArray | None = None,
+) -> Named | None:
+    """Find the documents that a question names.
+
+    `best` are the passages whose documents compete, and which of the question's words they hold.
+    Documents of the selection that only their names propose compete, too; only those `within` may
+    be named, numbers ascending.
+    """
+    view, words = evidence.view, evidence.question.words
+    terms = question_terms(evidence.question.text, words, view.language)
+    docs = ascending(best.numbers >> PASSAGE_BITS)
+    if not terms.tokens:
         return None
     places = {word: place for place, word in enumerate(words)}
     columns = [places[term] for term in terms.terms[: terms.known]]
     starts = np.flatnonzero(np.diff(best.numbers >> PASSAGE_BITS, prepend=-1))
     found = np.logical_or.reduceat(best.held[:, columns], starts)
-    ordered = [called[doc] for doc in docs.tolist()]
-    among = compare(terms, docs, view.passage_counts(docs), ordered, found, view.language)
-    return None if among is None else find_named(terms, among)
+    names = naming_words(terms, view.language)
+    lists = dict(zip(names, view.documents_called(names, selection), strict=True))
+    proposed = propose(terms, docs, found, lists)
+    docs = np.concatenate([docs, proposed])
+    if len(docs) < MIN_COMPETITORS:
+        return None
+    found = np.concatenate([found, np.zeros((len(proposed), found.shape[1]), np.bool_)])
+    called = view.called(docs.tolist())
+    if len(called) < len(docs):  # one was deleted in a database meanwhile
+        return None
+    order = np.argsort(docs)
+    docs, found = docs[order], found[order]
+    of_docs = [called[doc] for doc in docs.tolist()]
+    among = compare(terms, docs, view.passage_counts(docs), of_docs, found, view.language)
+    return None if among is None else find_named(terms, among, within)
+
+
+def _make(evidence: Evidence, named: Named, competing: IntArray) -> NamedDocuments:
+    """Prepare what scores passages of named documents; some of these compete by passages already.
+
+    The rest of the question is encoded in another thread, until its vector is needed.
+    """
+    question, view = evidence.question, evidence.view
+    shares = np.array([word not in named.dropped for word in question.words], np.float32)
+    if not named.rest:
+        firsts = named.docs[view.passage_counts(named.docs) > 0] << PASSAGE_BITS
+        return NamedDocuments(named, shares, lambda: question.vector, lambda _: firsts)
+    if named.rest == question.text:
+        docs, encode = named.docs[~find_in(competing, named.docs)[1]], lambda: question.vector
+    else:
+        docs, encode = named.docs, start(partial(_encode, evidence, named.rest))
+    return NamedDocuments(named, shares, encode, partial(_nearest_of, view, docs))
+
+
+def _encode(evidence: Evidence, text: str) -> FloatArray:
+    (vector,) = unit_queries(evidence.model.load().encode_queries([text]), evidence.view.info.dim)
+    return np.asarray(vector)
+
+
+def _nearest_of(view: EngineView, docs: IntArray, vector: FloatArray) -> IntArray:
+    """The passages of some documents that are nearest to a vector, ascending."""
+    if not len(docs):
+        return docs
+    return ascending(view.best_passages(docs, vector, (), PASSAGES_OF_NAMED))

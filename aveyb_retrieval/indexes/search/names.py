@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import unquote
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from aveyb_retrieval.indexes.types import PASSAGE_BITS, find_in
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from aveyb_retrieval.indexes.store.called import CalledBy
     from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray
 
@@ -33,67 +33,17 @@ if TYPE_CHECKING:
 SURE_SHARE = 0.8  # of what one word is worth that a single competitor has: named from there on
 NAMED_SHARE = 0.5  # of the names of the document that has the most: it is named, too
 MAX_NAMED = 8  # documents
+MAX_PROPOSED = 20  # documents that compete by their names alone
 NAME_WEIGHT = 0.25  # of one nat above half of a sure name, in the score of a passage
 WHOLE_WEIGHT = 0.25  # of the score for the whole question, within a named document
 MAX_QUESTION_WORDS = 64  # the first ones of a question are looked at
-MAX_NAME_CHARACTERS = 1000  # of an id, of a title, of all metadata
-MAX_VALUES = 20  # of the metadata
-MAX_VALUE_CHARACTERS = 100  # of each
-BEGINNING_CHARACTERS = 500  # of the document's text
 MAX_JOINED_WORDS = 3  # that a title or path may write as one
 SHORT_PASSAGES = 16  # passages of a document whose own score needs no addition
 
-_SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,4}$")
-_YEARS = re.compile(r"(?<=[^\W\d_])(?=\d{4})|(?<=\d{4})(?=[^\W\d_])")  # FY|2018, 2023|Q2
 _NUMBER_PART = re.compile(r"\d{4,}")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
 _BREAK = re.compile(r"[;:?!]|\.\s")  # the end of a clause
 _JOINT = re.compile(r"[ \u00a0'\u2019&.-]{1,3}")  # between two words that may be written as one
 _POSSESSIVE = re.compile(r"['\u2019]s\b")
-
-
-class CalledBy(NamedTuple):
-    """The words that a document is called by, as they are stored: with a space around each."""
-
-    path: str
-    title: str
-    beginning: str
-
-
-def called_by(
-    language: Language, document_id: str, title: str, metadata: Mapping[str, Any], beginning: str
-) -> CalledBy:
-    """Collect the words that call a document: those of its id, its title and its beginning.
-
-    An id loses its suffix and percent signs. Short texts of the metadata, such as the name of a
-    client, count with the id: neither is among the words that an index ranks a document by. Dates
-    do not count: they are mostly those of writing or filing.
-    """
-    path = _SUFFIX.sub("", unquote(document_id[:MAX_NAME_CHARACTERS]))
-    labels = " ".join(islice(_labels(metadata), MAX_VALUES))[:MAX_NAME_CHARACTERS]
-    texts = (
-        f"{path} {labels}",
-        title[:MAX_NAME_CHARACTERS],
-        beginning[:BEGINNING_CHARACTERS],
-    )
-    return CalledBy(*(language.stored(with_parts(text)) for text in texts))
-
-
-def with_parts(text: str) -> str:
-    """The text, with letters and long numbers also apart: `FY2018` is also `FY 2018`."""
-    parts = [_YEARS.sub(" ", run) for run in text.split() if _YEARS.search(run)]
-    return " ".join([text, *parts])
-
-
-def _labels(value: Any) -> Iterator[str]:
-    """Texts of metadata that may name a document."""
-    if isinstance(value, str):
-        if len(value) <= MAX_VALUE_CHARACTERS and not _DATE.match(value):
-            yield value
-    elif isinstance(value, dict):
-        yield from chain.from_iterable(map(_labels, value.values()))
-    elif isinstance(value, list):
-        yield from chain.from_iterable(map(_labels, value))
 
 
 class Token(NamedTuple):
@@ -170,8 +120,8 @@ class Joined(NamedTuple):
     term: int
 
 
-def written_as_one(question: QuestionTerms, texts: str) -> Iterator[tuple[int, int, str]]:
-    """Find neighbors among tokens that stand in some texts as one word: first, stop, word."""
+def written_as_one(question: QuestionTerms) -> Iterator[tuple[int, int, str]]:
+    """Write neighbors among tokens as one word: first, stop, word."""
     text, tokens = question.text, question.tokens
     together = [
         _JOINT.fullmatch(text, first.stop, second.start) is not None
@@ -181,10 +131,46 @@ def written_as_one(question: QuestionTerms, texts: str) -> Iterator[tuple[int, i
         for stop in range(first + 2, min(first + MAX_JOINED_WORDS, len(tokens)) + 1):
             if not (together[stop - 2] and token.terms):
                 break
-            word = "".join(text[each.start : each.stop] for each in tokens[first:stop]).casefold()
-            # a stem may differ from its word in the last letters
-            if tokens[stop - 1].terms and f" {word[: max(3, len(word) - 3)]}" in texts:
-                yield first, stop, word
+            if tokens[stop - 1].terms:
+                parts = (text[each.start : each.stop] for each in tokens[first:stop])
+                yield first, stop, "".join(parts).casefold()
+
+
+def naming_words(question: QuestionTerms, language: Language) -> list[str]:
+    """Return the words that may call a document: the question's terms, and joined words."""
+    joined = (language.in_order(word) for _, _, word in written_as_one(question))
+    return list(dict.fromkeys([*question.terms, *chain.from_iterable(joined)]))
+
+
+def propose(
+    question: QuestionTerms, docs: IntArray, found: BoolArray, lists: Mapping[str, IntArray]
+) -> IntArray:
+    """Find documents that no passage speaks for, and whose names alone would name them surely.
+
+    `docs` `[D]`, ascending, compete already, `found` `[D, question.known]` is what their best
+    passages hold, and `lists` the documents that are called by each word, ascending. Returns at
+    most `MAX_PROPOSED`, ascending.
+    """
+    count, columns = len(docs), dict(zip(question.terms, range(question.known), strict=False))
+    words, others, holding = list[str](), list[Any](), list[int]()
+    for word, called in lists.items():
+        places, competes = find_in(docs, called)
+        if not competes.all():
+            held = found[:, columns[word]].copy() if word in columns else np.zeros(count, np.bool_)
+            held[places[competes]] = True
+            words.append(word)
+            others.append(called[~competes])
+            holding.append(int(np.count_nonzero(held)))
+    if not words:
+        return docs[:0]
+    worth = nats(np.array(holding, np.int64), count)
+    numbers, rows = np.unique(np.concatenate(others), return_inverse=True)
+    sizes = list(map(len, others))
+    names = np.bincount(rows, np.repeat(worth, sizes))
+    by_word = np.where([word.isdecimal() for word in words], 0, worth)
+    names[np.bincount(rows, np.repeat(by_word, sizes)) == 0] = 0  # years alone name nothing
+    best = np.lexsort((numbers, -names))[:MAX_PROPOSED]
+    return np.sort(numbers[best[names[best] >= SURE_SHARE * sure_nats(count)]])
 
 
 @dataclass(frozen=True)
@@ -238,11 +224,12 @@ def compare(
         return None
     columns = {term: column for column, term in enumerate(question.terms)}
     joined = list[Joined]()
-    for first, stop, word in written_as_one(
-        question, "".join(each.path + each.title for each in called)
-    ):
-        for term in language.in_order(word):
-            joined.append(Joined(first, stop, columns.setdefault(term, len(columns))))
+    texts = "".join(each.path + each.title for each in called)
+    for first, stop, word in written_as_one(question):
+        # a stem may differ from its word in the last letters
+        if f" {word[: max(3, len(word) - 3)]}" in texts:
+            for term in language.in_order(word):
+                joined.append(Joined(first, stop, columns.setdefault(term, len(columns))))
     worth = np.full(len(columns), sure_nats(count), np.float32)
     worth[: question.known] = nats(found.sum(axis=0), count)
     terms = tuple(columns)
@@ -275,7 +262,7 @@ class Named:
 
     Attributes:
         docs: Their numbers `[N]`, ascending.
-        rest: The question without their names.
+        rest: The question without their names; "" if it is all names.
         dropped: The terms that only names have: they are not in the rest.
         competing: Documents that are called by some name, `[M]`, ascending.
         passage_gain: What is added to each passage of these, `[M]`.
@@ -317,8 +304,13 @@ def nats(holding: IntArray, documents: int) -> FloatArray:
     return np.where(worth < np.log(2), 0, worth).astype(np.float32)
 
 
-def find_named(question: QuestionTerms, among: Competitors) -> Named | None:
-    """Find the documents that a question names surely; None if there are none."""
+def find_named(
+    question: QuestionTerms, among: Competitors, within: IntArray | None = None
+) -> Named | None:
+    """Find the documents that a question names surely; None if there are none.
+
+    Of the competitors only those `within` may be named, numbers ascending; None: all of them.
+    """
     count, called, numbers = len(among.docs), among.called, among.numbers
     worth = nats(_holding(question, among), count)
     calling = np.where(numbers, among.title | among.beginning, called)
@@ -333,8 +325,13 @@ def find_named(question: QuestionTerms, among: Competitors) -> Named | None:
         return None
     best = np.lexsort((among.docs, -names))[:MAX_NAMED]
     rows = np.sort(best[names[best] >= NAMED_SHARE * most])
+    if within is not None:
+        rows = rows[find_in(within, among.docs[rows])[1]]
+    if not len(rows):
+        return None
     several = rows[among.passages[rows] > 1]  # a single passage needs no order
     names_at = _names_at(question, among, several, values > 0)
+    rest = _rest(question, among, several, names_at)
     long = float(np.mean(1 - 1 / np.maximum(among.passages, 1)))
     above = long * np.maximum(names - sure / 2, 0)
     only_path = among.path & ~among.title & ~among.beginning & ~among.found
@@ -344,8 +341,8 @@ def find_named(question: QuestionTerms, among: Competitors) -> Named | None:
     gained = np.flatnonzero((above > 0) | (of_document > 0))
     return Named(
         among.docs[rows],
-        _without(question, names_at),
-        _dropped(question, names_at),
+        rest,
+        _dropped(question, names_at) if rest else frozenset(),
         among.docs[gained],
         (NAME_WEIGHT * above[gained]).astype(np.float32),
         (NAME_WEIGHT * of_document[gained]).astype(np.float32),
@@ -386,7 +383,7 @@ def _total(question: QuestionTerms, among: Competitors, values: FloatArray) -> F
 def _names_at(
     question: QuestionTerms, among: Competitors, rows: IntArray, valued: BoolArray
 ) -> list[int]:
-    """Which tokens are names of some competitors, by row; none if no other word would be left.
+    """Which tokens are names of some competitors, by row.
 
     Names are the terms that call a document and are worth something, `valued` `[D, T]`, and the
     words around them that call it, too, with stop words between, up to the end of a clause.
@@ -404,10 +401,23 @@ def _names_at(
             if term in names:
                 named[first:stop] = [True] * (stop - first)
         names_at.update(_runs(question.text, tokens, calls, named))
-    names_at -= {at for at, token in enumerate(tokens) if token.kept}
-    left = any(token.terms and at not in names_at for at, token in enumerate(tokens))
-    is_rest = left or WORD.search(question.text, tokens[-1].stop) is not None
-    return sorted(names_at) if is_rest else []
+    return sorted(at for at in names_at if not tokens[at].kept)
+
+
+def _rest(
+    question: QuestionTerms, among: Competitors, rows: IntArray, names_at: Sequence[int]
+) -> str:
+    """The question without its names; "" if it has no word but these and the years of the paths
+    that it names.
+    """
+    tokens, names = question.tokens, {*names_at}
+    calling = {*np.flatnonzero(among.called[rows].any(axis=0)).tolist()}
+    left = any(
+        token.terms and at not in names and not (token.kept and not calling.isdisjoint(token.terms))
+        for at, token in enumerate(tokens)
+    )
+    is_all_name = names and not left and WORD.search(question.text, tokens[-1].stop) is None
+    return "" if is_all_name else _without(question, names_at)
 
 
 def _without(question: QuestionTerms, names_at: Sequence[int]) -> str:
@@ -469,6 +479,22 @@ def score_within(
         rows = slice(*np.searchsorted(docs, [doc, doc + 1]))
         mixed = (1 - WHOLE_WEIGHT) * rest[rows] + WHOLE_WEIGHT * whole[rows]
         score[rows] += mixed - top.mixed + top.whole - whole[rows]
+    return score
+
+
+def score_beginnings(
+    named: Named, ids: IntArray, whole: FloatArray, tops: Mapping[int, Tops]
+) -> FloatArray:
+    """Score passages as `score_within` does, for a question that is all names: the first passage
+    of a named document is its best.
+    """
+    docs = ids >> PASSAGE_BITS
+    gains = named.passage_gains(docs)
+    score = whole + gains
+    for doc, top in tops.items():
+        (row,), (there,) = find_in(ids, np.array([doc << PASSAGE_BITS]))
+        if there:
+            score[row] = np.float32(top.whole) + gains[row]
     return score
 
 

@@ -148,5 +148,6 @@ def _sentences(evidence: Evidence, rules: Language) -> Sentences:
         return weighed
 
     find = question.finder(rules)
-    text = question.text if named is None else named.named.rest
+    rest = "" if named is None else named.named.rest
+    text = rest or question.text
     return Sentences(text, find, weigh, evidence.model.load if by_meaning else None)

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from aveyb_retrieval.indexes.engine import EngineInfo, EngineView, Selection, VectorEngine
-    from aveyb_retrieval.indexes.search.names import CalledBy
     from aveyb_retrieval.indexes.search.operators import Sought
+    from aveyb_retrieval.indexes.store.called import CalledBy
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.store.tables import Part, ShownPassage, StoredDocument
     from aveyb_retrieval.indexes.store.words import Language
@@ -252,6 +252,15 @@ class SeveralView:
             for i, view, _, own in self._parts("document", docs)
             for doc, words in view.called(own.tolist()).items()
         }
+
+    def documents_called(
+        self, words: Sequence[str], selection: Selection | None = None
+    ) -> list[IntArray]:
+        lists = [
+            [docs + (i << SHIFT["document"]) for docs in view.documents_called(words, own)]
+            for i, view, own in self._own(selection)
+        ]
+        return [np.concatenate(of_word) for of_word in zip(*lists, strict=True)]
 
     def passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
         passages = StoredPassages.none(len(words))

@@ -5,6 +5,7 @@ under a filter.
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -12,18 +13,18 @@ import numpy as np
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.encoding import AUTO
-from aveyb_retrieval.indexes.engine import SAMPLE, EngineInfo
+from aveyb_retrieval.indexes.engine import MAX_DOCUMENTS_CALLED, SAMPLE, EngineInfo
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
 from aveyb_retrieval.indexes.search.named_documents import MAX_CALLED, read_called
-from aveyb_retrieval.indexes.search.names import CalledBy
 from aveyb_retrieval.indexes.search.remembered import Remembered
 from aveyb_retrieval.indexes.search.selections import Allowed, SelectionCache
 from aveyb_retrieval.indexes.store import filters
+from aveyb_retrieval.indexes.store.called import CalledBy
 from aveyb_retrieval.indexes.store.filters import no_such_field, warn_of_filter
 from aveyb_retrieval.indexes.store.languages import rules_of
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest, check_files
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory
-from aveyb_retrieval.indexes.store.rows import WORDS
+from aveyb_retrieval.indexes.store.rows import NAMES, WORDS
 from aveyb_retrieval.indexes.store.session import check_fork
 from aveyb_retrieval.indexes.store.tables import (
     PARTS,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.search.operators import Sought
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
+    from aveyb_retrieval.indexes.store.postings import Keep
     from aveyb_retrieval.indexes.store.tables import (
         Part,
         ShownPassage,
@@ -54,6 +56,35 @@ if TYPE_CHECKING:
 FILTER_CACHE_BYTES = PART_CACHE_BYTES = 128 << 20
 MAX_TITLED_DOCUMENTS = 512  # whose titles are remembered: most found are found again
 MAX_REMEMBERED_VALUES = 1_000  # of a field, which are remembered
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """Documents whose ids or metadata have changed since the lists of their names were made.
+
+    Attributes:
+        docs: Their numbers `[n]`, ascending.
+        called: Which of these each word calls now, ascending.
+    """
+
+    docs: IntArray
+    called: Mapping[str, IntArray]
+
+    @classmethod
+    def of(cls, names: Mapping[int, str]) -> Renamed:
+        """Take the words that each is called by now, by number."""
+        called: dict[str, list[int]] = {}
+        for doc, words in sorted(names.items()):
+            for word in words.split():
+                called.setdefault(word, []).append(doc)
+        arrays = {word: np.array(docs, np.int64) for word, docs in called.items()}
+        return cls(np.array(sorted(names), np.int64), arrays)
+
+    def corrected(self, word: str, docs: IntArray, keep: Keep) -> IntArray:
+        """The documents that a word calls, ascending, given those `[n]` that its list has."""
+        docs = docs[~find_in(self.docs, docs)[1]]
+        new = self.called.get(word, docs[:0])
+        return np.sort(np.concatenate([docs, new[keep(new)]]))
 
 
 class Snapshot:
@@ -330,6 +361,33 @@ class Snapshot:
     def called(self, docs: Sequence[int]) -> Mapping[int, CalledBy]:
         self.check_open()
         return self._called.get(docs, partial(read_called, self))
+
+    def documents_called(
+        self, words: Sequence[str], selection: Allowed | None = None
+    ) -> list[IntArray]:
+        self.check_open()
+        selection = selection or self.everything
+        texts, renamed = self.tables.texts, self._renamed
+        keep = texts.alive if selection is None else partial(selection.holds, "document")
+        counts = texts.vocabulary(NAMES).counts(words)
+        if self.everything is not None:  # most of these may be hidden
+            counts = [min(count, MAX_DOCUMENTS_CALLED) for count in counts]
+        listed = [
+            word
+            for word, count in zip(words, counts, strict=True)
+            if 0 < count <= MAX_DOCUMENTS_CALLED
+        ]
+        lists = dict(zip(listed, texts.postings(listed, keep, NAMES), strict=True))
+        called = []
+        for word in words:
+            docs = lists[word]["number"] if word in lists else np.empty(0, np.int64)
+            docs = renamed.corrected(word, docs, keep)
+            called.append(docs[: len(docs) if len(docs) <= MAX_DOCUMENTS_CALLED else 0])
+        return called
+
+    @cached_property
+    def _renamed(self) -> Renamed:
+        return Renamed.of(self.tables.renamed())
 
     def passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
         return self.tables.read_passages(numbers, words)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, get_args
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.search.snapshot import Snapshot
+from aveyb_retrieval.indexes.search.snapshot import Renamed, Snapshot
 from aveyb_retrieval.indexes.store.filters import OWN
 from aveyb_retrieval.indexes.store.postings import bm25
 from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
@@ -120,6 +120,10 @@ class VisibleSnapshot(Snapshot):
     @cached_property
     def _light(self) -> dict[Kind, tuple[IntArray, FloatArray]]:
         return self._whole._light
+
+    @cached_property
+    def _renamed(self) -> Renamed:
+        return self._whole._renamed
 
     def _count_words(self) -> Counted:
         documents, passages = (self.ids(self._seen, kind) for kind in ("document", "passage"))

@@ -7,9 +7,11 @@ them.
                 `encoder.text.knowledge`), passages, tokens, cut_tokens, characters, words (counts;
                 the last two of its passages), file_sha256, labels_sha256, folder, pages (JSON;
                 these four are null where it was not read from a file of its own), edits (JSON: what
-                people set in the metadata, which hold it already; null where nobody did)
+                people set in the metadata, which hold it already; null where nobody did), names
+                (null unless id or metadata have changed since those of `texts` were written)
     texts       doc, text, copy (the digest of its words), words (of title, keywords and text),
-                forms (these as they are written, where they are stemmed), codes
+                forms (these as they are written, where they are stemmed), names (the words of id,
+                title and metadata, see `store.called`), codes
     vectors     doc, vector: none of a document whose only passage has the same one
     passages    passage, start, stop (characters of the document's text), norm, copy (the digest of
                 its words), weight, heading, text (from there to where the next one starts, or to
@@ -46,7 +48,7 @@ from aveyb_retrieval.indexes.store.filters import (
     quoted,
 )
 from aveyb_retrieval.indexes.store.manifest import DOCUMENTS, ROW_TABLES, Contents
-from aveyb_retrieval.indexes.store.rows import FORMS, VECTOR, WORDS, RowTable
+from aveyb_retrieval.indexes.store.rows import FORMS, NAMES, VECTOR, WORDS, RowTable
 from aveyb_retrieval.indexes.store.session import damage
 from aveyb_retrieval.indexes.store.words import PLAIN
 from aveyb_retrieval.indexes.types import (
@@ -210,6 +212,7 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field("folder", pa.string()),
                 pa.field("pages", pa.large_string()),
                 pa.field("edits", pa.large_string()),
+                pa.field(NAMES, pa.large_string()),
             ]
         ),
         "texts": pa.schema(
@@ -219,6 +222,7 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field(COPY, pa.int64()),
                 pa.field(WORDS, pa.large_string()),
                 *([] if encoding.language == PLAIN else [pa.field(FORMS, pa.large_string())]),
+                pa.field(NAMES, pa.large_string()),
                 *(codes if encoding.tokens_of == "document" else []),
             ]
         ),
@@ -297,7 +301,8 @@ class Tables:
     ) -> Tables:
         described, tables = schemas(encoding), dict[str, RowTable]()
         for name in ROW_TABLES:
-            columns = [column for column in (WORDS, FORMS) if column in described[name].names]
+            listed = (WORDS, FORMS, NAMES)
+            columns = [column for column in listed if column in described[name].names]
             tables[name] = RowTable(
                 root,
                 name,
@@ -463,6 +468,11 @@ class Tables:
         column = self.documents.scan(["language"])["language"].drop_null()
         counts = {row["values"]: row["counts"] for row in column.value_counts().to_pylist()}
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+    def renamed(self) -> dict[int, str]:
+        """The words of id, title and metadata of documents whose lists of names are of others."""
+        rows = self.documents.scan(["doc", NAMES], f"{NAMES} IS NOT NULL").to_pydict()
+        return dict(zip(rows["doc"], rows[NAMES], strict=True))
 
     def light(self, kind: Kind) -> tuple[IntArray, FloatArray]:
         """Numbers `[n]`, ascending, and weights `[n]` of all vectors that weigh less than 1."""

@@ -1,0 +1,83 @@
+"""What documents are called by: the words of their ids, titles and metadata, and those that they
+begin with.
+
+A question names a document by these words (`aveyb_retrieval.indexes.search.names`). Those of id,
+title and metadata are kept as a column with lists of its own, so that a document that nothing else
+speaks for is found, too.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
+
+from aveyb_retrieval.indexes.store.words import spaced
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from aveyb_retrieval.indexes.store.words import Language
+
+# docs/ranking.md says what these were chosen on
+MAX_NAME_CHARACTERS = 1000  # of an id, of a title, of all metadata
+MAX_VALUES = 20  # of the metadata
+MAX_VALUE_CHARACTERS = 100  # of each
+BEGINNING_CHARACTERS = 500  # of the document's text
+
+_SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,4}$")
+_YEARS = re.compile(r"(?<=[^\W\d_])(?=\d{4})|(?<=\d{4})(?=[^\W\d_])")  # FY|2018, 2023|Q2
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+class CalledBy(NamedTuple):
+    """The words that a document is called by, as they are stored: with a space around each."""
+
+    path: str
+    title: str
+    beginning: str
+
+
+def called_by(
+    language: Language, document_id: str, title: str, metadata: Mapping[str, Any], beginning: str
+) -> CalledBy:
+    """Collect the words that call a document: those of its id, its title and its beginning.
+
+    An id loses its suffix and percent signs. Short texts of the metadata, such as the name of a
+    client, count with the id: neither is among the words that an index ranks a document by. Dates
+    do not count: they are mostly those of writing or filing.
+    """
+    path = _SUFFIX.sub("", unquote(document_id[:MAX_NAME_CHARACTERS]))
+    labels = " ".join(islice(_labels(metadata), MAX_VALUES))[:MAX_NAME_CHARACTERS]
+    texts = (
+        f"{path} {labels}",
+        title[:MAX_NAME_CHARACTERS],
+        beginning[:BEGINNING_CHARACTERS],
+    )
+    return CalledBy(*(language.stored(with_parts(text)) for text in texts))
+
+
+def name_words(
+    language: Language, document_id: str, title: str, metadata: Mapping[str, Any]
+) -> str:
+    """Return the words that a document is called by without its text, as they are stored."""
+    called = called_by(language, document_id, title, metadata, "")
+    return spaced(" ".join(dict.fromkeys(f"{called.path}{called.title}".split())))
+
+
+def with_parts(text: str) -> str:
+    """The text, with letters and long numbers also apart: `FY2018` is also `FY 2018`."""
+    parts = [_YEARS.sub(" ", run) for run in text.split() if _YEARS.search(run)]
+    return " ".join([text, *parts])
+
+
+def _labels(value: Any) -> Iterator[str]:
+    """Texts of metadata that may name a document."""
+    if isinstance(value, str):
+        if len(value) <= MAX_VALUE_CHARACTERS and not _DATE.match(value):
+            yield value
+    elif isinstance(value, dict):
+        yield from chain.from_iterable(map(_labels, value.values()))
+    elif isinstance(value, list):
+        yield from chain.from_iterable(map(_labels, value))
