@@ -49,6 +49,12 @@ def read_picture_file(data: bytes, limits: Limits) -> FileText:
     Of one that is small, or shows no words, the text is empty. Raises Unreadable: it is damaged or
     too large; Unrecognized: nothing of it can be read now.
     """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of sizes that are read, and of damage that is read over
+        return _read(data, limits)
+
+
+def _read(data: bytes, limits: Limits) -> FileText:
     picture = _open(data)
     count = _count_pages(picture)
     most = most_pictures(len(data))
@@ -102,9 +108,7 @@ def _open(data: bytes) -> Image:
     import PIL.Image
 
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of sizes that are read
-            return PIL.Image.open(io.BytesIO(data), formats=_FORMATS)
+        return PIL.Image.open(io.BytesIO(data), formats=_FORMATS)
     except PIL.Image.DecompressionBombError as error:
         raise Unreadable(f"too large a picture ({one_line(str(error))})") from None
     except PIL.UnidentifiedImageError:
