@@ -201,3 +201,15 @@ def test_other_vectors_of_the_same_text_are_taken(tmp_path: Path) -> None:
     upsert_documents(rows, tmp_path / "i", vectors=second[None])
     with Retriever.load(tmp_path / "i") as retriever:
         assert retriever.search_vectors(second[None], k=1)[0][0].score == pytest.approx(1)
+
+
+def test_a_compaction_of_what_is_compact_makes_no_version(index: Index) -> None:
+    index.add([{"_id": "x", "text": "y"}])
+    index.delete(["d3"])
+    done = index.compact()
+    again = index.compact()
+    assert again.version == done.version
+    assert counts(again) == (0, 0, 0, 0, 0)
+    index.delete(["x"])
+    assert index.compact().version != done.version
+    assert len(index) == 19

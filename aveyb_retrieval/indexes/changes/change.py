@@ -237,13 +237,37 @@ def compact_index(root: str | Path | IndexDirectory, **options: Unpack[WriteOpti
     """Merge what changes have left in pieces, give back the room of removed documents, make FAISS
     files anew.
 
-    Changes merge by themselves what they must; this does the rest at once. Raises IndexFormatError
+    Changes merge by themselves what they must; this does the rest at once, and nothing where no
+    change came after the last compaction. Raises IndexFormatError
     where there is no index, IndexLockedError where another process is writing.
     """
     options = check_options(options, WriteOptions, "compact_index")
 
-    def work(transaction: Transaction) -> FinishOptions:
+    def work(transaction: Transaction) -> FinishOptions | None:
+        if _is_compact(transaction):
+            transaction.whole = True  # what readers let go of since then is deleted
+            return None
         transaction.progress("merging", 0, None, 0)
         return FinishOptions(whole=True, rebuild=True)
 
     return run_change(open_directory(root), {"command": "compact"}, work, **options)
+
+
+def _is_compact(transaction: Transaction) -> bool:
+    """Whether the visible version is that of a compaction, with all FAISS files it should have."""
+    base, state = transaction.base, transaction.state
+    if base is None or base.job.get("command") != "compact":
+        return False
+    return all(
+        [(tier.first, tier.stop) for tier in base.tiers_of(kind)]
+        == build.plan(
+            base.tiers,
+            kind,
+            base.next_doc,
+            base.counts.of(kind),
+            base.index,
+            state.encoding.dim,
+            rebuild=True,
+        )
+        for kind in state.encoding.kinds
+    )
