@@ -14,7 +14,7 @@ import os
 import re
 import stat
 import unicodedata
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -87,7 +87,7 @@ from aveyb_retrieval.errors import (
 from aveyb_retrieval.files import hash_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path, PurePath
 
 SIDE_FILES = ("metadata.csv", "metadata.jsonl")
@@ -153,7 +153,7 @@ class Labels:
     """
 
     file: Path | None = None
-    lines: Mapping[str, tuple[_Line, ...]] = field(default_factory=dict)
+    lines: Mapping[str, Sequence[_Line]] = field(default_factory=dict)
     patterns: tuple[_Line, ...] = ()
     pattern: re.Pattern[str] | None = None
 
@@ -168,10 +168,9 @@ class Labels:
             if path.is_file() and (follow_links or not path.is_symlink()):
                 lines = _lines_of(path, follow_links)
                 if lines is not None:
-                    by_path: dict[str, tuple[_Line, ...]] = {}
+                    by_path = defaultdict[str, list[_Line]](list)
                     for line in lines:
-                        name = composed(line.path)
-                        by_path[name] = (*by_path.get(name, ()), line)
+                        by_path[composed(line.path)].append(line)
                     patterns = tuple(line for line in lines if is_pattern(line.path))
                     return cls(path, by_path, patterns, pattern)
         return cls(pattern=pattern)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aveyb_retrieval import Retriever, build_index, sync_index
+from aveyb_retrieval.documents import folders
 from aveyb_retrieval.documents.corpus import read_corpus
 from aveyb_retrieval.documents.folders import list_folder, matches, path_pattern
 from aveyb_retrieval.documents.reading import Reading
@@ -91,6 +92,27 @@ def test_a_file_of_metadata_labels_the_others(folder: Path, kind: str) -> None:
     }
     reasons = {notice.reason for notice in list_folder(folder).notices}
     assert any("no file is 'gone.txt'" in reason for reason in reasons)
+
+
+def test_lines_about_one_file_each_are_looked_up_and_not_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"{number}.txt" for number in range(200)]
+    lines = [f"{name},{number}" for number, name in enumerate([*names, *names])]
+    for name in names:
+        (tmp_path / name).write_text("words")
+    (tmp_path / "metadata.csv").write_text("\n".join(["path,number", *lines, "1*.txt,x"]) + "\n")
+    tried: list[str] = []
+
+    def counted(name: str, pattern: str) -> bool:
+        tried.append(pattern)
+        return matches(name, pattern)
+
+    monkeypatch.setattr(folders, "matches", counted)
+    found = metadata(tmp_path)
+    assert found["7.txt"] == {"number": "207"}
+    assert found["17.txt"] == {"number": "x"}
+    assert {*tried} == {"1*.txt"}
 
 
 def test_a_table_of_another_purpose_is_a_sheet(folder: Path) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import io
+import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
 
 from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.readers.limits import Limits
-from aveyb_retrieval.documents.readers.tables import read_table
+from aveyb_retrieval.documents.readers.tables import csv_rows, read_table
 from tests.documents.conftest import label
 from tests.indexes.files import make_docx, make_pptx, make_xlsx, make_zip
 
@@ -55,6 +57,32 @@ def test_sheets_are_pages_and_rows_are_lines(read: Read) -> None:
         read("b.xlsx", make_zip({"a": b"b"}))
     with pytest.raises(Unreadable, match="more than 1,048,576 characters"):
         read("c.xlsx", make_xlsx([["x" * 30_000] for _ in range(40)]))
+
+
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [("_xD800_", "\ufffd"), ("_xDC00_", "\ufffd"), ("_xD83D__xDE00_", "\U0001f600")],
+)
+def test_half_of_a_character_in_a_cell_costs_itself_alone(read: Read, cell: str, text: str) -> None:
+    made = zipfile.ZipFile(io.BytesIO(make_xlsx([["HALF", "kept"]])))
+    parts = {name: made.read(name).replace(b"HALF", cell.encode()) for name in made.namelist()}
+    assert f"{text} | kept" in read("a.xlsx", make_zip(parts)).text
+
+
+def test_the_limit_of_fields_is_one_that_every_platform_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = [131_072]
+
+    def limit(new: int | None = None) -> int:
+        if new is not None and new > 2**31 - 1:
+            raise OverflowError("Python int too large to convert to C long")
+        limits.append(limits[-1] if new is None else new)
+        return limits[-1]
+
+    monkeypatch.setattr(csv, "field_size_limit", limit)
+    assert list(csv_rows(["a,b\n"], "x")) == [(1, ["a", "b"])]
+    assert limits[-1] == 2**31 - 1
 
 
 def test_quotes_in_a_table_between_tabs_are_text() -> None:

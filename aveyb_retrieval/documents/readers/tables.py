@@ -8,7 +8,6 @@ import csv
 import io
 import json
 import re
-import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
 MOST_BYTES, MOST_ROWS = 10 << 20, 100_000  # of JSON lines and Parquet that are read as one table
 # characters of rows between two lines with the names of the columns: less than a passage has
 _EVERY = 600
+_MAX_FIELD_CHARACTERS = (1 << 31) - 1  # the most that `csv` takes where a C long has 32 bits
 _LONGEST_NAMES = 300  # characters of such a line; longer ones would be most of the text
 # empty cells in front of a cell that are written; a far corner is not the end of a thousand bars
 _GAP = 20
@@ -139,8 +139,8 @@ def csv_rows(
     """Yield the rows of a table by the numbers of their last lines; `where` begins the message of
     an InputError.
     """
-    # rows are bounded by those who read them, whatever their fields
-    csv.field_size_limit(sys.maxsize)
+    # rows are bounded by those who read them, whatever their fields; others' limit is not lowered
+    csv.field_size_limit(max(csv.field_size_limit(), _MAX_FIELD_CHARACTERS))
     rows = csv.reader(lines, delimiter=separator, strict=True)
     try:
         for row in rows:
