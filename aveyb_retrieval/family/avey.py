@@ -252,9 +252,9 @@ class AveyForCausalLM(PreTrainedModel, GenerationMixin):
                 over that number.
 
         Returns:
-            `logits` `[B, T, V]` (`[B, 1, V]` with a cache, `[B, n, V]` with `logits_to_keep`), of
-            no meaning at padding; `loss` (mean cross entropy, float32) with labels;
-            `past_key_values` with a cache.
+            `logits` `[B, T, V]` (`[B, 1, V]` with a cache, `[B, n, V]` with `logits_to_keep`),
+            at padding those of the last token before it; `loss` (mean cross entropy, float32) with
+            labels; `past_key_values` with a cache.
 
         Raises:
             InputError: shapes that do not fit each other, or labels where only some positions are
@@ -316,7 +316,11 @@ class AveyForCausalLM(PreTrainedModel, GenerationMixin):
     def _encode(
         self, input_ids: torch.Tensor, present: torch.Tensor, *, strict: bool
     ) -> torch.Tensor:
-        """Return hidden states `[B, T, D]` after the layers, zeros at padding."""
+        """Return hidden states `[B, T, D]` after the layers.
+
+        Padding after a token has that token's state, so that the last column of a text that is
+        padded on the right says what follows the text. Zeros before the first token.
+        """
         vectors, places = [], []
         for row, exists in enumerate(present):
             columns = exists.nonzero()[:, 0]
@@ -328,7 +332,8 @@ class AveyForCausalLM(PreTrainedModel, GenerationMixin):
             return self.wte.weight.new_zeros(*input_ids.shape, self.settings.hidden_size)
         tokens = torch.cat(vectors)
         hidden = tokens.new_zeros(input_ids.numel(), self.settings.hidden_size)
-        return hidden.index_copy(0, torch.cat(places), tokens).view(*input_ids.shape, -1)
+        hidden = hidden.index_copy(0, torch.cat(places), tokens).view(*input_ids.shape, -1)
+        return hidden if present.all() else _carried(hidden, present)
 
     def _splits(self, x: torch.Tensor) -> torch.Tensor:
         """Cut a text `[T, D]` into splits `[n, S, D]`; zeros fill the last one up."""
@@ -518,6 +523,17 @@ def choose_splits(
 def _wide(x: torch.Tensor) -> torch.Tensor:
     """Return a tensor in float32 at least."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def _carried(hidden: torch.Tensor, present: torch.Tensor) -> torch.Tensor:
+    """Return `[B, T, D]` with each row of padding that of the last token before it, or zeros.
+
+    present: bool `[B, T]`, where a token exists.
+    """
+    columns = torch.arange(present.shape[1], device=present.device)
+    last = torch.where(present, columns, -1).cummax(1).values[..., None]
+    rows = hidden.gather(1, last.clamp_min(0).expand_as(hidden))
+    return rows.masked_fill(last < 0, 0)
 
 
 def _without_prefix(state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

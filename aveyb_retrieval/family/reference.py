@@ -55,7 +55,8 @@ class PaperChoices:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if value not in CHOICES[field.name]:
+            kinds = {type(choice) for choice in CHOICES[field.name]}
+            if type(value) not in kinds or value not in CHOICES[field.name]:
                 raise ConfigError(
                     f"{field.name} is {value!r}; choose one of"
                     f" {', '.join(map(str, CHOICES[field.name]))}"
@@ -170,6 +171,10 @@ class ReferenceAveyB(nn.Module):
         Raises:
             ConfigError: the model is not the paper's, or the choices contradict each other.
         """
+        if unknown := choices.keys() - CHOICES.keys():
+            raise ConfigError(
+                f"{min(unknown)} is no choice of the reference; choose among {', '.join(CHOICES)}"
+            )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return cls(model, PaperChoices(**choices)).train(model.training)

@@ -137,6 +137,8 @@ def _place(answer: Mapping[str, Any], context: str, where: str) -> tuple[int, st
         raise InputError(f"{where}: field 'answers' has an empty answer ({text!r}); give its words")
     if start is None:
         start = context.find(text)
+        if start < 0:
+            raise InputError(f"{where}: field 'answers': {text!r} is nowhere in the context")
     if type(start) is not int or start < 0 or context[start : start + len(text)] != text:
         raise InputError(
             f"{where}: field 'answers': {text!r} is not at character {start} of the context"

@@ -31,6 +31,16 @@ SMALL = {
 }
 
 
+SHAPES = (
+    {"vocab_size": 61, "hidden_size": 18, "split_size": 7},
+    {"vocab_size": 2, "hidden_size": 1, "num_hidden_layers": 1, "split_size": 7},
+    {"split_size": 1, "num_retrieved": 3},
+    {"split_size": 7, "num_retrieved": 0},
+    {"split_size": 5, "expansion_factor": 3, "tail_share": 0.7, "weight_norm": "first"},
+    {"split_size": 6, "tail_share": 1.0, "num_retrieved": 1},
+)
+
+
 def small(seed: int = 0, **changes: Any) -> AveyForCausalLM:
     """A random model whose biases are not zero, S = 4."""
     torch.manual_seed(seed)
@@ -223,6 +233,71 @@ def test_generation_with_caches_equals_without(options: dict) -> None:
     if not options:  # greedy: a text of the batch is what it is alone
         alone = model.generate(ids[1:2, 4:], max_new_tokens=21, pad_token_id=0)
         assert torch.equal(alone[0, 5:], texts[0][1, 9:])
+
+
+@pytest.mark.parametrize("length", [1, 6, 7, 8, 13, 14, 15, 29])
+@pytest.mark.parametrize("fields", SHAPES, ids=str)
+def test_generation_crosses_splits_alike_with_caches_and_without(fields: dict, length: int) -> None:
+    """The prompt ends with the padding token, which `generate` then takes for padding."""
+    model = small(**fields)
+    ids = torch.randint(0, 2, (2, length), generator=torch.Generator().manual_seed(length))
+    ids[1, -1] = 0
+    made = [
+        model.generate(
+            ids, max_new_tokens=16, use_cache=use_cache, pad_token_id=0, eos_token_id=None
+        )
+        for use_cache in (True, False)
+    ]
+    assert torch.equal(*made)
+
+
+@pytest.mark.parametrize("norm", ["max", "first"])
+@pytest.mark.parametrize("fields", SHAPES, ids=str)
+@torch.no_grad()
+def test_logits_of_odd_shapes_are_the_papers(fields: dict, norm: str) -> None:
+    model = small(**{**fields, "weight_norm": norm}).double()
+    for length in (1, 6, 7, 8, 30):
+        ids = torch.randint(0, model.config.vocab_size, (length,))
+        torch.testing.assert_close(model(ids[None]).logits[0], by_the_book(model, ids))
+
+
+def by_the_book(model: AveyForCausalLM, ids: torch.Tensor) -> torch.Tensor:
+    """The logits of one text in float64, split by split: score, choose, weigh, mix, keep the last
+    S.
+    """
+    settings = model.settings
+    size, k = settings.split_size, settings.num_retrieved
+    x = model.wte.weight[ids]
+    x = torch.nn.functional.pad(x, (0, 0, 0, -len(ids) % size)).view(-1, size, x.shape[1])
+    unit = x / (x.norm(dim=-1, keepdim=True) + settings.similarity_eps)
+    hidden = []
+    for i, current in enumerate(x):
+        scores = [float((unit[i] @ unit[j].T).amax(1).sum()) for j in range(i)]
+        best = sorted(range(i), key=lambda j: -scores[j])[:k]
+        chosen = sorted(best)
+        divisor = 1.0
+        if chosen:
+            divisor = scores[best[0] if settings.weight_norm == "max" else chosen[0]]
+        retrieved = [x[j] * (scores[j] / divisor) for j in chosen]
+        context = torch.cat([torch.zeros_like(current)] * (k - len(chosen)) + [*retrieved, current])
+        for layer in model.blocks:
+            context = context + layer_by_the_book(layer, context, settings)
+        hidden.append(context[-size:])
+    weight = model.wte.weight
+    return model.ln_f(torch.cat(hidden)[: len(ids)]) @ weight.T
+
+
+def layer_by_the_book(layer: Any, x: torch.Tensor, settings: Any) -> torch.Tensor:
+    """Equations 1 to 3 of Avey on one context."""
+    normed = x / (x.square().mean(-1, keepdim=True) + settings.norm_eps).sqrt()
+    normed = normed * layer.rms_norm.weight
+    processor, m = layer.ctxt, settings.tail_size // 2
+    z = (normed @ processor.enricher.weight.T + processor.enricher.bias).clamp_min(0) ** 2
+    mixed, gate, bypass = z[:, :m], z[:, m : 2 * m], z[:, 2 * m :]
+    unit = mixed / (mixed.square().sum(-1, keepdim=True) + settings.similarity_eps).sqrt()
+    matrix = processor.contextualizer.spatial_proj[: len(x), : len(x)].tril()
+    context = gate * ((matrix * (unit @ unit.T)) @ mixed)
+    return torch.cat([context, bypass], -1) @ processor.fuser.weight.T + processor.fuser.bias
 
 
 def test_generation_repeats_itself_alike_with_caches_and_without() -> None:

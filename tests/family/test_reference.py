@@ -181,5 +181,9 @@ def test_what_the_paper_does_not_have_is_refused() -> None:
     model = small_model("paper")
     with pytest.raises(ConfigError, match="similarity_norm is 'l1'; choose one of sum, none"):
         ReferenceAveyB.of(model, similarity_norm="l1")
+    with pytest.raises(ConfigError, match="coupled is 1; choose one of False, True"):
+        ReferenceAveyB.of(model, coupled=1)
+    with pytest.raises(ConfigError, match="ranker is no choice of the reference; choose among"):
+        ReferenceAveyB.of(model, ranker="both")
     with pytest.raises(ConfigError, match="coupled is True and similarity_norm 'softmax'"):
         ReferenceAveyB.of(model, coupled=True, similarity_norm="softmax")
