@@ -56,8 +56,9 @@ def must_be(annotated: Any, *, in_json: bool = False) -> str:
     if len(joined) > 1:
         first = next(member for member in joined if member is not NoneType)
         words = must_be(first, in_json=in_json)
-        is_choice = get_origin(unwrap(first)[0]) is Literal and NoneType in joined
-        return f"{words}, {'null' if in_json else 'None'}" if is_choice else words
+        if get_origin(unwrap(first)[0]) is Literal and NoneType in joined:
+            words += ", null" if in_json else ", None"
+        return words
     if get_origin(plain) is Literal:
         return f"one of {', '.join(map(repr, get_args(plain)))}"
     if plain is bool:

@@ -186,14 +186,14 @@ class AveyBDocumentStore:
 
 def _row(document: Document) -> dict[str, Any]:
     fields = document.to_dict(flatten=False)
-    others = {
+    other_fields = {
         name: fields[name]
         for name in fields.keys() - {"id", "content", "meta", "score"}
         if fields[name] is not None
     }
     if document.content is None:
-        others["content"] = None
-    metadata = {**document.meta, _OTHER_FIELDS: others} if others else document.meta
+        other_fields["content"] = None
+    metadata = {**document.meta, _OTHER_FIELDS: other_fields} if other_fields else document.meta
     return row(document.id, document.content or "", metadata)
 
 

@@ -336,9 +336,9 @@ class _Server(MCPServer):
         schema: dict[str, Any] = next(
             (tool.input_schema for tool in await self.list_tools() if tool.name == name), {}
         )
-        known = list(schema.get("properties", ()))
-        if known and (unknown := arguments.keys() - set(known)):
-            raise ToolError(no_option(name, min(unknown), known))
+        names = list(schema.get("properties", ()))
+        if names and (unknown := arguments.keys() - set(names)):
+            raise ToolError(no_option(name, min(unknown), names))
         required = schema.get("required", ())
         return {
             argument: value

@@ -21,21 +21,21 @@ if TYPE_CHECKING:
     from aveyb_retrieval.server.answer_types import Answer
     from aveyb_retrieval.server.tickets import Ticket
 
-F = TypeVar("F", bound=OfIndex, covariant=True)
+_F = TypeVar("_F", bound=OfIndex, covariant=True)
 
 
 @dataclass(frozen=True)
-class Call(Generic[F]):
+class Call(Generic[_F]):
     """A request about one index: its fields, and the index `name` as its key sees it."""
 
     server: Context
     ticket: Ticket
-    fields: F
+    fields: _F
     name: str
     index: Retriever
 
 
-async def call(request: Request, kind: type[F]) -> Call[F]:
+async def read_call(request: Request, kind: type[_F]) -> Call[_F]:
     """Read a request about one index, or raise what tells why it cannot be taken."""
     server, ticket = context(request), request.state.ticket
     fields = await read(request, kind)

@@ -71,15 +71,15 @@ async def change_metadata(request: Request) -> Response:
     """Set and remove metadata fields of a document, for good; the others stay, and nothing is
     encoded.
     """
-    asked = await read(request, MetadataChange)
+    fields = await read(request, MetadataChange)
     ids = [request.path_params["id"]]
     return await _change(
         request,
         lambda index: index.update_metadata(
-            asked.metadata or {},
+            fields.metadata or {},
             ids,
-            remove=asked.remove or (),
-            clear=asked.clear,
+            remove=fields.remove or (),
+            clear=fields.clear,
             missing_ok=True,
         ),
     )
@@ -88,8 +88,8 @@ async def change_metadata(request: Request) -> Response:
 async def _change(request: Request, change: Callable[[Index], Report]) -> Response:
     """Change the index that the URL names, and open its new version."""
     server, document_id = context(request), request.path_params.get("id")
-    asked = take(OfIndex, read_parameters(request, OfIndex))
-    name, index = server.indexes.named(asked.index)
+    fields = take(OfIndex, read_parameters(request, OfIndex))
+    name, index = server.indexes.named(fields.index)
 
     def work() -> bytes:
         try:

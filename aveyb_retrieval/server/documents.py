@@ -18,7 +18,7 @@ from aveyb_retrieval.server.answer_types import (
     Section,
     ServedIndex,
 )
-from aveyb_retrieval.server.calls import answer, call
+from aveyb_retrieval.server.calls import answer, read_call
 from aveyb_retrieval.server.context import context
 from aveyb_retrieval.server.fields import read
 from aveyb_retrieval.server.keys import find, seen
@@ -45,109 +45,109 @@ SHOWN_CHARACTERS = 1 << 20  # of a document in one answer, unless more are asked
 
 async def document(request: Request) -> Response:
     """Return one document, or the characters `start` to `stop` of it."""
-    asked = await call(request, DocumentPart)
+    call = await read_call(request, DocumentPart)
     document_id = request.path_params["id"]
 
     def work() -> Document:
-        stored = _find(asked, document_id)
-        first, last = _part(stored, asked.fields)
-        shown = stored.text[first:last]
-        asked.ticket.check_answer(len(shown))  # before it is written
+        stored = _find(call, document_id)
+        first, last = _part(stored, call.fields)
+        text = stored.text[first:last]
+        call.ticket.check_answer(len(text))  # before it is written
         return Document(
-            index=asked.name,
+            index=call.name,
             id=stored.id,
             title=stored.title,
             metadata=stored.metadata,
-            text=shown,
+            text=text,
             span=(first, last),
             length=len(stored.text),
-            original=asked.server.originals and stored.origin is not None,
+            original=call.server.originals and stored.origin is not None,
         )
 
-    return await answer(asked.server, asked.ticket, work)
+    return await answer(call.server, call.ticket, work)
 
 
-def _part(stored: StoredDocument, asked: DocumentPart) -> tuple[int, int]:
-    """Return the characters of a document that are asked for, `[first, last)`."""
+def _part(stored: StoredDocument, fields: DocumentPart) -> tuple[int, int]:
+    """Return the characters of a document that a request is about, `[first, last)`."""
     length = len(stored.text)
-    stop = asked.start + SHOWN_CHARACTERS if asked.stop is None else asked.stop
-    first, last = min(asked.start, length), min(stop, length)
-    if asked.heading:
-        first, last = excerpt(stored, heading=asked.heading, max_tokens=MAX_PLACE).span
+    stop = fields.start + SHOWN_CHARACTERS if fields.stop is None else fields.stop
+    first, last = min(fields.start, length), min(stop, length)
+    if fields.heading:
+        first, last = excerpt(stored, heading=fields.heading, max_tokens=MAX_PLACE).span
     last = max(first, last)
-    if asked.max_tokens:
-        last = excerpt(stored, span=(first, last), max_tokens=asked.max_tokens).span[1]
+    if fields.max_tokens:
+        last = excerpt(stored, span=(first, last), max_tokens=fields.max_tokens).span[1]
     return first, last
 
 
-def _find(asked: Call[OfIndex], document_id: str) -> StoredDocument:
-    stored = find(asked.index, document_id)
+def _find(call: Call[OfIndex], document_id: str) -> StoredDocument:
+    stored = find(call.index, document_id)
     if stored is None:
-        raise Refusal(404, f"index {asked.name!r}: no document has the id {document_id!r}")
+        raise Refusal(404, f"index {call.name!r}: no document has the id {document_id!r}")
     return stored
 
 
 async def check(request: Request) -> Response:
     """Look for the quotations of an answer in the documents, word for word."""
-    asked = await call(request, Check)
-    asked.ticket.questions = [asked.fields.answer]
+    call = await read_call(request, Check)
+    call.ticket.questions = [call.fields.answer]
 
     def work() -> Checked:
-        quotes = asked.index.check_quotes(asked.fields.answer, filter=asked.fields.filter)
-        return Checked(index=asked.name, quotes=quotes)
+        quotes = call.index.check_quotes(call.fields.answer, filter=call.fields.filter)
+        return Checked(index=call.name, quotes=quotes)
 
-    return await answer(asked.server, asked.ticket, work)
+    return await answer(call.server, call.ticket, work)
 
 
 async def grep(request: Request) -> Response:
     """Find where a regular expression matches in the texts."""
-    asked = await call(request, Grep)
-    asked.ticket.questions = [asked.fields.pattern]
+    call = await read_call(request, Grep)
+    call.ticket.questions = [call.fields.pattern]
 
     def work() -> Matches:
-        matches = asked.index.grep(
-            asked.fields.pattern,
-            filter=asked.fields.filter,
-            limit=asked.fields.limit,
-            ignore_case=asked.fields.ignore_case,
+        matches = call.index.grep(
+            call.fields.pattern,
+            filter=call.fields.filter,
+            limit=call.fields.limit,
+            ignore_case=call.fields.ignore_case,
         )
-        return Matches(index=asked.name, matches=matches)
+        return Matches(index=call.name, matches=matches)
 
-    return await answer(asked.server, asked.ticket, work)
+    return await answer(call.server, call.ticket, work)
 
 
 async def outline(request: Request) -> Response:
     """List the documents with what they are called, oldest first; if they are many, folders and
     their numbers.
     """
-    asked = await call(request, OutlinePage)
+    call = await read_call(request, OutlinePage)
 
     def work() -> Outline:
-        contents = asked.index.contents(asked.fields.under or "", offset=asked.fields.offset)
+        contents = call.index.contents(call.fields.under or "", offset=call.fields.offset)
         folders = [Folder(under=path, documents=count) for path, count in contents.folders]
         documents = [Named(id=stored.id, name=stored.name) for stored in contents.documents]
-        following = asked.fields.offset + len(folders) + len(documents)
+        following = call.fields.offset + len(folders) + len(documents)
         return Outline(
-            index=asked.name,
+            index=call.name,
             folders=folders,
             documents=documents,
             next=following if contents.left else None,
         )
 
-    return await answer(asked.server, asked.ticket, work)
+    return await answer(call.server, call.ticket, work)
 
 
 async def headings(request: Request) -> Response:
     """List the headings of a document, each with the characters up to the next one."""
-    asked = await call(request, OfIndex)
+    call = await read_call(request, OfIndex)
     document_id = request.path_params["id"]
 
     def work() -> Headings:
-        stored = _find(asked, document_id)
+        stored = _find(call, document_id)
         listed = [Section(**section._asdict()) for section in sections(stored)]
-        return Headings(index=asked.name, id=stored.id, sections=listed)
+        return Headings(index=call.name, id=stored.id, sections=listed)
 
-    return await answer(asked.server, asked.ticket, work)
+    return await answer(call.server, call.ticket, work)
 
 
 async def indexes(request: Request) -> Response:

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 JSON, JSON_LINES = "application/json", "application/x-ndjson"
 
-R = TypeVar("R", bound=Request)
+_R = TypeVar("_R", bound=Request)
 
 
-async def read(request: HttpRequest, kind: type[R]) -> R:
+async def read(request: HttpRequest, kind: type[_R]) -> _R:
     """Read a request from the body of a POST or PATCH, else from the URL, or raise what tells why
     it cannot be taken.
     """
@@ -38,14 +38,14 @@ async def read(request: HttpRequest, kind: type[R]) -> R:
     return take(kind, read_parameters(request, kind))
 
 
-def take(kind: type[R], fields: Mapping[str, Any]) -> R:
+def take(kind: type[_R], fields: Mapping[str, Any]) -> _R:
     """Make a request of its fields, or raise ConfigError, InputError or Refusal (413), which name
     the field, its value and what it must be.
     """
-    known = msgspec.structs.fields(kind)
-    if unknown := fields.keys() - {field.name for field in known}:
+    declared = msgspec.structs.fields(kind)
+    if unknown := fields.keys() - {field.name for field in declared}:
         raise ConfigError(kind.unknown(min(unknown)))
-    for field in known:
+    for field in declared:
         if field.name in fields:
             _check(field.name, fields[field.name], field.type)
         elif field.required:
@@ -139,9 +139,9 @@ async def read_body(request: HttpRequest, *kinds: str) -> bytes:
     # a page of another site can send other kinds without asking first
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in kinds:
-        known = " or ".join(kinds)
+        accepted = " or ".join(kinds)
         raise Refusal(
-            415, f"Content-Type {kind or 'is missing'}: send the header Content-Type: {known}"
+            415, f"Content-Type {kind or 'is missing'}: send the header Content-Type: {accepted}"
         )
     ticket = request.state.ticket
     try:

@@ -105,13 +105,13 @@ class Indexes:
         """Return an index with its name, as a key with a filter sees it; the only one if no name
         is given.
         """
-        known = ", ".join(map(repr, self.retrievers))
+        names = ", ".join(map(repr, self.retrievers))
         if name is None:
             if len(self.retrievers) > 1:
-                raise Refusal(422, f"index: several are served; name one of {known}")
+                raise Refusal(422, f"index: several are served; name one of {names}")
             name = next(iter(self.retrievers))
         if name not in self.retrievers:
-            raise Refusal(404, f"index={name!r}: no such index; there are {known}")
+            raise Refusal(404, f"index={name!r}: no such index; there are {names}")
         return name, seen(self.retrievers[name], only)
 
     def needed_model(self) -> BatchedModel:
@@ -196,12 +196,12 @@ def _batched(loaded: EmbedderLike, observe: Callable[[int], None]) -> BatchedMod
     return BatchedModel(cast("Embedder", loaded), observe)
 
 
-def named_paths(given: Sequence[str]) -> dict[str, str | Path]:
+def named_paths(arguments: Sequence[str]) -> dict[str, str | Path]:
     """Read `DIR` or `NAME=DIR` into folders (or addresses) by name, by default that of the
     folder.
     """
     paths: dict[str, str | Path] = {}
-    for text in given:
+    for text in arguments:
         name, equals, folder = text.partition("=")
         if not equals or Path(text).is_dir():
             name, folder = Path(text).resolve().name, text

@@ -53,26 +53,26 @@ _STARTED = int(time.time())
 async def embeddings(request: Request) -> Response:
     """Encode one text or several."""
     server, ticket = context(request), request.state.ticket
-    fields = await read_object(request)
+    body = await read_object(request)
     model = server.indexes.needed_model()
-    _refuse_token_ids(fields.get("input"))
-    asked = take(with_limits(Embed, server.limits), fields)
+    _refuse_token_ids(body.get("input"))
+    fields = take(with_limits(Embed, server.limits), body)
     prompts = _prompts_by_name(model.model_name)
-    name = asked.model or next(iter(prompts))
+    name = fields.model or next(iter(prompts))
     if name not in prompts:
         raise _no_model(name, prompts)
-    if asked.dimensions not in (None, model.dim):
+    if fields.dimensions not in (None, model.dim):
         raise ConfigError(
-            f"dimensions={asked.dimensions!r}: this model's vectors have {model.dim} and cannot be"
+            f"dimensions={fields.dimensions!r}: this model's vectors have {model.dim} and cannot be"
             " shortened"
         )
-    texts = [asked.input] if isinstance(asked.input, str) else asked.input
+    texts = [fields.input] if isinstance(fields.input, str) else fields.input
     if prompts[name] == QUERY:
         for number, text in enumerate(texts, start=1):
             check_length(f"query {number} of {len(texts)}", text, server.limits.max_query)
     encode = _encode_queries if prompts[name] == QUERY else _encode_documents
     write: Callable[[FloatArray], list[float] | str] = _numbers
-    if asked.encoding_format == "base64":
+    if fields.encoding_format == "base64":
         write = _base64
     numbers = count()
 
@@ -159,29 +159,29 @@ def _describe(name: str) -> Model:
 
 
 def _no_model(name: str, names: dict[str, str]) -> Refusal:
-    known = ", ".join(map(repr, names))
-    return Refusal(404, f"model={name!r}: no such model; there are {known}", "model_not_found")
+    message = f"model={name!r}: no such model; there are {', '.join(map(repr, names))}"
+    return Refusal(404, message, "model_not_found")
 
 
 async def cohere_rerank(request: Request) -> Response:
     """Order documents by late interaction with a query."""
     server, ticket = context(request), request.state.ticket
-    fields = await read_object(request)
+    body = await read_object(request)
     model = server.indexes.needed_model()
-    if isinstance(fields.get("documents"), list):
-        fields["documents"] = [_text_of(document) for document in fields["documents"]]
-    asked = take(with_limits(Rerank, server.limits), fields)
-    texts: list[Any] = asked.documents
-    score = partial(maxsim, model, "cpu", asked.query)
+    if isinstance(body.get("documents"), list):
+        body["documents"] = [_text_of(document) for document in body["documents"]]
+    fields = take(with_limits(Rerank, server.limits), body)
+    texts: list[Any] = fields.documents
+    score = partial(maxsim, model, "cpu", fields.query)
     scores: list[float] = []
     async for part in server.encoding.each(score, parts(texts, RERANKED_AT_ONCE), ticket):
         scores += part
-    best = np.argsort(-np.asarray(scores), kind="stable").tolist()[: asked.top_n]
+    best = np.argsort(-np.asarray(scores), kind="stable").tolist()[: fields.top_n]
     ranked = [
         Ranked(
             index=place,
             relevance_score=scores[place],
-            document=RankedText(text=texts[place]) if asked.return_documents else msgspec.UNSET,
+            document=RankedText(text=texts[place]) if fields.return_documents else msgspec.UNSET,
         )
         for place in best
     ]

@@ -14,7 +14,7 @@ from aveyb_retrieval.documents.readers.originals import read_original
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.server.answer_types import Box, Boxes
-from aveyb_retrieval.server.calls import call
+from aveyb_retrieval.server.calls import read_call
 from aveyb_retrieval.server.context import json_answer
 from aveyb_retrieval.server.keys import find
 from aveyb_retrieval.server.refusals import Refusal
@@ -31,22 +31,22 @@ LOOK_SECONDS = 20  # of processor time for pages
 
 async def original(request: Request) -> Response:
     """Give the file that a document was read from, byte by byte as it was read."""
-    asked = await call(request, OfIndex)
+    call = await read_call(request, OfIndex)
     document_id = request.path_params["id"]
 
     def work() -> bytes:
-        stored = find(asked.index, document_id) if asked.server.originals else None
+        stored = find(call.index, document_id) if call.server.originals else None
         origin = stored.origin if stored else None
         try:
-            return read_original(document_id, origin, asked.server.limits.max_answer)
+            return read_original(document_id, origin, call.server.limits.max_answer)
         except InputError:  # which names folders of this machine
             reason = "it has changed, is too large, or --originals is not given"
             raise Refusal(
-                404, f"index {asked.name!r}: no file of {document_id!r} is given out: {reason}"
+                404, f"index {call.name!r}: no file of {document_id!r} is given out: {reason}"
             ) from None
 
-    data = await asked.server.searching.run(work, asked.ticket)
-    asked.ticket.answer(len(data))
+    data = await call.server.searching.run(work, call.ticket)
+    call.ticket.answer(len(data))
     # to be saved, not shown: a page among them would be one of this server's
     return Response(
         data, media_type="application/octet-stream", headers={"Content-Disposition": "attachment"}
@@ -55,25 +55,25 @@ async def original(request: Request) -> Response:
 
 async def boxes(request: Request) -> Response:
     """Give the rectangles of characters on the pages of the PDF that a document was read from."""
-    asked = await call(request, BoxesOf)
+    call = await read_call(request, BoxesOf)
     document_id = request.path_params["id"]
-    looked = await _look(asked, document_id, (asked.fields.start, asked.fields.stop), None)
+    looked = await _look(call, document_id, (call.fields.start, call.fields.stop), None)
     rectangles = [Box(**box) for box in looked["boxes"]]
     return json_answer(
-        msgspec.json.encode(Boxes(index=asked.name, id=document_id, boxes=rectangles))
+        msgspec.json.encode(Boxes(index=call.name, id=document_id, boxes=rectangles))
     )
 
 
 async def page(request: Request) -> Response:
     """Give a page of the PDF that a document was read from as a picture, with characters marked."""
-    asked = await call(request, PageOf)
-    document_id, marked = request.path_params["id"], (asked.fields.start, asked.fields.stop)
-    looked = await _look(asked, document_id, marked, asked.fields.page)
+    call = await read_call(request, PageOf)
+    document_id, marked = request.path_params["id"], (call.fields.start, call.fields.stop)
+    looked = await _look(call, document_id, marked, call.fields.page)
     return Response(base64.b64decode(looked["picture"]), media_type="image/png")
 
 
 async def _look(
-    asked: Call[OfIndex], document_id: str, span: tuple[int, int], page: int | None
+    call: Call[OfIndex], document_id: str, span: tuple[int, int], page: int | None
 ) -> dict[str, Any]:
     """Look into an original in another process, which a hostile file may crash.
 
@@ -88,7 +88,7 @@ async def _look(
         )
 
     def work() -> dict[str, Any]:
-        stored = find(asked.index, document_id) if asked.server.originals else None
+        stored = find(call.index, document_id) if call.server.originals else None
         try:
             if stored is None or (origin := stored.origin) is None or origin.pages is None:
                 raise Unreadable("no document of a PDF")
@@ -100,7 +100,7 @@ async def _look(
                     span=[min(start, length), min(stop, length)],
                     origin=[origin.sha256, origin.folder, origin.pages.to_dict()],
                     page=page,
-                    most=asked.server.limits.max_answer,
+                    most=call.server.limits.max_answer,
                 )
         except Unreadable:  # which names folders of this machine
             reason = (
@@ -108,11 +108,11 @@ async def _look(
                 " given"
             )
             raise Refusal(
-                404, f"index {asked.name!r}: no page of {document_id!r} is given out: {reason}"
+                404, f"index {call.name!r}: no page of {document_id!r} is given out: {reason}"
             ) from None
-        asked.ticket.check_answer(len(looked.get("picture", "")))
+        call.ticket.check_answer(len(looked.get("picture", "")))
         return looked
 
-    looked = await asked.server.searching.run(work, asked.ticket)
-    asked.ticket.answer(len(looked.get("picture", "")))
+    looked = await call.server.searching.run(work, call.ticket)
+    call.ticket.answer(len(looked.get("picture", "")))
     return looked

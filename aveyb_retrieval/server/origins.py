@@ -23,16 +23,16 @@ _PREFLIGHT_SECONDS = 600  # for which a browser remembers that a page may ask
 
 
 class Origins:
-    """The origins whose pages may ask: this server's own, and `others` such as
+    """The origins whose pages may ask: this server's own, and `allowed` such as
     `https://app.example.org`.
 
     `hosts` are names that the header Host may have, None for any. They keep out pages that reach
     this server under a name of their own (DNS rebinding).
     """
 
-    def __init__(self, hosts: Collection[str] | None = None, others: Collection[str] = ()) -> None:
+    def __init__(self, hosts: Collection[str] | None = None, allowed: Collection[str] = ()) -> None:
         self._hosts = hosts
-        self._others = {_checked(origin) for origin in others}
+        self._allowed = {_checked(origin) for origin in allowed}
 
     def refusal(self, headers: Headers, method: str, *, is_page: bool) -> tuple[int, str] | None:
         """Return the status and message of a refusal, or None. Other sites may link to a file of
@@ -42,7 +42,7 @@ class Origins:
         name = _host_name(host)
         if self._hosts is not None and name not in self._hosts:
             return 421, f"this server is not called {name!r}; name it with --allow-host"
-        if origin in self._others:
+        if origin in self._allowed:
             return None
         site = headers.get("sec-fetch-site")
         if site in _SAME_SITE:
@@ -57,30 +57,30 @@ class Origins:
         """Return headers that let a page of another origin read the answer, and those that let it
         send the request if it asks first (a preflight).
         """
-        if not self._others:
+        if not self._allowed:
             return {}
         origin = headers.get("origin")
-        if origin not in self._others:
+        if origin not in self._allowed:
             return {"Vary": "Origin"}
-        allowed = {
+        answer_headers = {
             "Vary": "Origin",
             "Access-Control-Allow-Origin": origin or "",
             "Access-Control-Expose-Headers": "Retry-After",
         }
         if "access-control-request-method" in headers:
-            allowed |= {
+            answer_headers |= {
                 "Access-Control-Allow-Methods": "GET, POST, PUT, PATCH, DELETE",
                 "Access-Control-Allow-Headers": "Authorization, Content-Type",
                 "Access-Control-Max-Age": str(_PREFLIGHT_SECONDS),
             }
-        return allowed
+        return answer_headers
 
     def is_preflight(self, headers: Headers, method: str) -> bool:
         """Whether a browser asks if a page of an allowed origin may send a request."""
         return (
             method == "OPTIONS"
             and "access-control-request-method" in headers
-            and headers.get("origin") in self._others
+            and headers.get("origin") in self._allowed
         )
 
 

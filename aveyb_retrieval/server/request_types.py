@@ -368,11 +368,11 @@ class Nothing(Request, frozen=True, kw_only=True):
     """No fields."""
 
 
-R = TypeVar("R", bound=Request)
+_R = TypeVar("_R", bound=Request)
 
 
 @cache
-def with_limits(request: type[R], limits: Limits) -> type[R]:
+def with_limits(request: type[_R], limits: Limits) -> type[_R]:
     """Return a type of request that has the limits of a server."""
     annotations = get_type_hints(request, localns={"limits": limits}, include_extras=True)
     fields = [
@@ -384,7 +384,7 @@ def with_limits(request: type[R], limits: Limits) -> type[R]:
         for field in msgspec.structs.fields(request)
     ]
     return cast(
-        "type[R]",
+        "type[_R]",
         msgspec.defstruct(
             request.__name__,
             fields,

@@ -60,12 +60,12 @@ class _Page:
 async def search(request: Request) -> Response:
     """Search an index, or several in one ranking, for one query or several, by GET or by POST."""
     server, ticket = context(request), request.state.ticket
-    asked = await read(request, Search if request.method == "POST" else SearchInUrl)
-    is_single = isinstance(asked.query, str)
-    queries = [asked.query] if isinstance(asked.query, str) else asked.query
-    name, index = _open(server.indexes, asked.index, asked.indexes, ticket.only)
+    fields = await read(request, Search if request.method == "POST" else SearchInUrl)
+    is_single = isinstance(fields.query, str)
+    queries = [fields.query] if isinstance(fields.query, str) else fields.query
+    name, index = _open(server.indexes, fields.index, fields.indexes, ticket.only)
     ticket.questions = queries
-    page = _page(asked, name, server.limits)
+    page = _page(fields, name, server.limits)
     if len(queries) * (page.options["offset"] + page.k) > server.limits.max_hits:
         raise Refusal(
             413,
@@ -83,54 +83,56 @@ async def search(request: Request) -> Response:
         ticket.answer(sum(map(len, written)))
         results += written
     facets = b"{}"
-    if asked.facets:
-        count = partial(_count_values, index, asked, queries)
+    if fields.facets:
+        count = partial(_count_values, index, fields, queries)
         facets = await server.searching.run(count, ticket)
         ticket.answer(len(facets))
     head: dict[str, Any] = {"index": name, "facets": msgspec.Raw(facets)}
     if is_single:
-        fields: dict[str, Any] = msgspec.json.decode(results[0], type=dict[str, msgspec.Raw])
-        return json_answer(msgspec.json.encode(Found(**head, **fields)))
+        result: dict[str, Any] = msgspec.json.decode(results[0], type=dict[str, msgspec.Raw])
+        return json_answer(msgspec.json.encode(Found(**head, **result)))
     return json_answer(msgspec.json.encode(FoundForEach(**head, results=raw_list(results))))
 
 
 def _open(
     indexes: Indexes, name: str | None, several: Sequence[str] | None, only: Filter | None
 ) -> tuple[str | None, Retriever]:
+    """Return the index of a name with its name, or several as one, without a name."""
     if several is None:
         return indexes.named(name, only)
     if name is not None:
         raise ConfigError("index and indexes: give one of them")
-    return None, Retriever.load({each: indexes.named(each, only)[1] for each in several})
+    retrievers = {index_name: indexes.named(index_name, only)[1] for index_name in several}
+    return None, Retriever.load(retrievers)
 
 
-def _page(asked: Search, name: str | None, limits: Limits) -> _Page:
+def _page(fields: Search, name: str | None, limits: Limits) -> _Page:
     """Return the page that is asked for; ConfigError if it is beyond the limits."""
-    k = min(DEFAULT_K, limits.max_k) if asked.k is None else asked.k
-    offset, continued = asked.offset, None
-    if asked.cursor is not None:
-        offset, continued = _beginning(asked.cursor, asked)
+    k = min(DEFAULT_K, limits.max_k) if fields.k is None else fields.k
+    offset, continued = fields.offset, None
+    if fields.cursor is not None:
+        offset, continued = _beginning(fields.cursor, fields)
         k = min(k, max(1, limits.max_k - offset))  # the last page is shorter
     if offset + k > limits.max_k:
         raise ConfigError(
             f"offset={offset} and k={k}: together they must be at most {limits.max_k}"
         )
-    options = {option: getattr(asked, option) for option in SearchOptions.__annotations__}
+    options = {option: getattr(fields, option) for option in SearchOptions.__annotations__}
     return _Page(
         name=name,
-        several=asked.indexes,
+        several=fields.indexes,
         options=cast("SearchOptions", {**options, "offset": offset}),
         k=k,
         depth=min(k + 1, limits.max_k - offset),
         search=continued,
-        with_text=asked.text,
+        with_text=fields.text,
     )
 
 
-def _beginning(cursor: str, asked: Search) -> tuple[int, str]:
+def _beginning(cursor: str, fields: Search) -> tuple[int, str]:
     """Return where the page of a cursor begins, and the search that it continues."""
     parsed = re.fullmatch(CURSOR, cursor, re.ASCII)
-    if parsed is None or asked.offset or not isinstance(asked.query, str):
+    if parsed is None or fields.offset or not isinstance(fields.query, str):
         raise ConfigError(
             f"cursor={cursor[:80]!r}: give the `next` of an answer to one query, and no offset"
         )
@@ -148,10 +150,10 @@ def _search_part(indexes: Indexes, ticket: Ticket, page: _Page, queries: list[st
     """Search for some queries of a request; return the JSON of a `Result` for each."""
     name, index = _open(indexes, page.name, page.several, ticket.only)
     version, offset = index.version, page.options["offset"]
-    found = index.search(queries, page.depth, **page.options)
-    note = "" if any(found) else note_on(index, page.options["filter"])
-    results = []
-    for query, hits in zip(queries, found, strict=True):
+    results = index.search(queries, page.depth, **page.options)
+    note = "" if any(results) else note_on(index, page.options["filter"])
+    written = []
+    for query, hits in zip(queries, results, strict=True):
         search = _name_of(page.options, query, page.several or name, version)
         if page.search not in (None, search):
             raise Refusal(
@@ -160,8 +162,8 @@ def _search_part(indexes: Indexes, ticket: Ticket, page: _Page, queries: list[st
                 f" since (it is at version {version}); ask for the first page again",
             )
         following = f"{offset + page.k}-{search}" if len(hits) > page.k else None
-        results.append(_write(query, hits, page, following, note, ticket))
-    return results
+        written.append(_write(query, hits, page, following, note, ticket))
+    return written
 
 
 def _name_of(options: Mapping[str, Any], query: str, index: Any, version: str) -> str:
@@ -195,20 +197,20 @@ def _write(
     return msgspec.json.encode(result)
 
 
-def _count_values(index: Retriever, asked: Search, queries: list[str]) -> bytes:
+def _count_values(index: Retriever, fields: Search, queries: list[str]) -> bytes:
     """Count the values of the fields that are asked for; return them as JSON."""
-    ids = asked.ids
-    if asked.facets_of == "found":
+    ids = fields.ids
+    if fields.facets_of == "found":
         conditions: Any = {
-            name: getattr(asked, name) for name in ("filter", "ids", "operators", "synonyms")
+            name: getattr(fields, name) for name in ("filter", "ids", "operators", "synonyms")
         }
         ranked = index.rank(queries, MAX_COUNTED, mode="lexical", **conditions)
         ids = list({document_id for ranking in ranked for document_id, _ in ranking})
     facets = {
         field: [
             Value(value=cast("str | float | bool", value), count=count)
-            for value, count in index.values(field, asked.filter, ids=ids)
+            for value, count in index.values(field, fields.filter, ids=ids)
         ]
-        for field in asked.facets or ()
+        for field in fields.facets or ()
     }
     return msgspec.json.encode(facets)
