@@ -61,7 +61,7 @@ def _check(name: str, value: Any, annotated: Any) -> None:
     if value is None and NoneType in kinds:
         return
     lists = [kind for kind in kinds if get_origin(unwrap(kind)[0]) is list]
-    texts = [kind for kind in kinds if unwrap(kind)[0] is str]
+    texts = _texts_among(kinds)
     if lists and (isinstance(value, list) or not texts):
         _check_list(name, value, lists[0])
     elif texts:
@@ -73,7 +73,7 @@ def _check(name: str, value: Any, annotated: Any) -> None:
 def _check_list(name: str, value: Any, annotated: Any) -> None:
     plain, notes = unwrap(annotated)
     if not isinstance(value, list):
-        raise InputError(f"{name}: a {kind_of(value)}; a list of texts is needed")
+        raise InputError(f"{name}: {kind_of(value)}; a list of texts is needed")
     if not value and any(note.min_length for note in notes):
         raise InputError(f"{name}: an empty list; at least one text is needed")
     most = next((note.max_length for note in notes if note.max_length is not None), len(value))
@@ -82,14 +82,19 @@ def _check_list(name: str, value: Any, annotated: Any) -> None:
             413, f"{name}: {plural(len(value), 'text')}; at most {most:,} are allowed at once"
         )
     (item,) = get_args(plain)
+    (text_type,) = _texts_among(alternatives(item))
     for number, text in enumerate(value, start=1):
-        _check(f"{name} {number} of {len(value)}", text, item)
+        _check_text(f"{name} {number} of {len(value)}", text, text_type)
+
+
+def _texts_among(kinds: list[Any]) -> list[Any]:
+    return [kind for kind in kinds if unwrap(kind)[0] is str]
 
 
 def _check_text(name: str, value: Any, annotated: Any) -> None:
     _, notes = unwrap(annotated)
     if not isinstance(value, str):
-        raise InputError(f"{name}: a {kind_of(value)}; a text is needed")
+        raise InputError(f"{name}: {kind_of(value)}; a text is needed")
     if any(note.extra_json_schema == NOT_BLANK for note in notes) and not value.strip():
         raise InputError(f"{name}: empty; a text is needed")
     for note in notes:
@@ -106,15 +111,15 @@ def check_length(name: str, text: str, most: int) -> None:
 
 
 def kind_of(value: object) -> str:
-    """Return what JSON calls the type of a value."""
+    """Return what JSON calls a value of a type, with its article."""
     kinds = {
         NoneType: "null",
-        bool: "truth value",
-        int: "number",
-        float: "number",
-        str: "string",
-        list: "list",
-        dict: "object",
+        bool: "a truth value",
+        int: "a number",
+        float: "a number",
+        str: "a string",
+        list: "a list",
+        dict: "an object",
     }
     return kinds[type(value)]
 
@@ -130,7 +135,7 @@ async def read_object(request: HttpRequest) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise InputError(f"the body is not JSON: {error}") from None
     if not isinstance(content, dict):
-        raise InputError(f"the body is a JSON {kind_of(content)}; an object is needed")
+        raise InputError(f"the body is {kind_of(content)} in JSON; an object is needed")
     return content
 
 
