@@ -604,6 +604,11 @@ def unpublish(ids: tuple[str, ...], to: str, **options: Any) -> None:
     help='Weights of fields, such as {"stars": 0.1}.',
 )
 @click.option(
+    "--sort",
+    metavar="FIELD",
+    help="Order the hits that match by this field: date, or -date for the newest first.",
+)
+@click.option(
     "--operators",
     is_flag=True,
     help='Signs are conditions: "a phrase", +must, -mustnot, begin*, typo~.',
@@ -740,6 +745,8 @@ def _print_hit(number: int, hit: Hit) -> None:
         f"{hit.index}: " if hit.index else "",
     )
     click.echo(f"{number:>3}. {name}  [{printable(where + hit.id)}]  {hit.score:.4f}{confidence}")
+    if written := ", ".join(filter(None, [hit.date, hit.author])):
+        click.echo(f"     {printable(written)}")
     for passage in hit.passages:
         page = f", {printable(passage.place)}" if passage.place else ""
         if passage.pages is not None and passage.pages[0] < passage.pages[1]:
@@ -760,6 +767,8 @@ def _print_hit(number: int, hit: Hit) -> None:
         )
     if hit.duplicates:
         click.echo(f"     the same in {printable(', '.join(hit.duplicates))}")
+    if hit.earlier:
+        click.echo(f"     older in {printable(', '.join(hit.earlier))}")
 
 
 def _marked(hit: Hit, span: tuple[int, int]) -> str:

@@ -168,6 +168,7 @@ class Edits:
         raise ValueError("not the edits of a document's metadata")
 
 
+MAIL_TYPES = frozenset({"mail", "outlook", "applemail"})  # of documents, their field `type`
 MAX_LINE = 64 << 20  # bytes of a line, and of a document that is not read from a line
 # a byte may become four, and a column of texts in memory ends at 2^31 bytes
 LARGEST_LINE = 256 << 20

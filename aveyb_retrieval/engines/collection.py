@@ -31,7 +31,7 @@ from aveyb_retrieval.indexes.encoding import KEPT, Encoding
 from aveyb_retrieval.indexes.engine import SAMPLE, EngineInfo
 from aveyb_retrieval.indexes.search.named_documents import MAX_CALLED, read_called
 from aveyb_retrieval.indexes.search.remembered import Remembered
-from aveyb_retrieval.indexes.store.copies import copy_digests
+from aveyb_retrieval.indexes.store.copies import copy_digests, thread_digest
 from aveyb_retrieval.indexes.store.filters import OWN
 from aveyb_retrieval.indexes.store.languages import rules_of
 from aveyb_retrieval.indexes.store.tables import (
@@ -217,6 +217,15 @@ class CollectionView(ABC):
             shown[number].text[: stop - start]
             for number, (start, stop) in zip(listed, spans, strict=True)
         )
+
+    def passage_shares(self, numbers: IntArray) -> FloatArray:
+        """See `EngineView.passage_shares`; a collection keeps none."""
+        return np.ones(len(numbers), np.float32)
+
+    def threads(self, docs: IntArray) -> IntArray:
+        """The digests of conversations: a collection keeps none."""
+        documents = self.documents(docs.tolist())
+        return np.array([thread_digest(documents[doc].metadata) for doc in docs.tolist()], np.int64)
 
     def shown_passages(self, numbers: Sequence[int]) -> dict[int, ShownPassage]:
         documents = self.documents(sorted({number >> PASSAGE_BITS for number in numbers}))

@@ -214,6 +214,14 @@ class EngineView(Protocol):
         `copy_digest` of `aveyb_retrieval.indexes.store.copies`.
         """
 
+    def passage_shares(self, numbers: IntArray) -> FloatArray:
+        """How much passages `[n]` count, float32 `[n]`, 0 to 1: less of what a mail repeats."""
+
+    def threads(self, docs: IntArray) -> IntArray:
+        """The digests `[n]` of the conversations that documents `[n]` belong to, 0 for none:
+        `thread_digest` of `aveyb_retrieval.indexes.store.copies`.
+        """
+
     def passage_counts(self, docs: IntArray) -> IntArray:
         """How many passages documents `[n]` have, `[n]`; 0 for those that are not there."""
 

@@ -73,6 +73,7 @@ def with_place(
         "heading": hit.heading,
         "headings": list(hit.headings),
         "duplicates": list(hit.duplicates),
+        "earlier": list(hit.earlier),
         "span": list(span),
         "score": hit.score,
         "confidence": hit.confidence,

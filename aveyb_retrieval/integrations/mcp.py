@@ -145,6 +145,10 @@ def make_server(
             bool,
             Field(description="Leave out passages of the same words and name them in duplicates"),
         ] = True,
+        sort: Annotated[
+            str | None,
+            Field(description="Order what matches by a field: date, or -date for the newest first"),
+        ] = None,
         max_tokens: _Budget = MAX_TOKENS,
     ) -> SearchAnswer:
         """Find the passages that answer a question, by meaning and by words.
@@ -157,6 +161,7 @@ def make_server(
             "ids": ids,
             "operators": operators,
             "fold": fold,
+            "sort": sort,
             **own_options,
         }
         visible = _visible(index)

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
+from aveyb_retrieval.documents.readers.filetext import one_line
 from aveyb_retrieval.encoder.text.passages import outline
 from aveyb_retrieval.errors import extra_for, plural, shortened
 from aveyb_retrieval.indexes.search.prompts import escape_heads
@@ -48,6 +49,11 @@ class Result(BaseModel):
     duplicates: list[str] = Field(
         description="Ids of other documents that hold the same passage, left out here"
     )
+    earlier: list[str] = Field(
+        description="Ids of older mails of the same conversation on the same matter, left out here"
+    )
+    date: str | None = Field(description="Date of the document; null without")
+    author: str | None = Field(description="Its sender or author; null without")
     page: str | None = Field(
         description="Page, slide, sheet, line, file or time of its best sentence; null without"
     )
@@ -137,6 +143,9 @@ def _result(hit: Hit, page: str | None) -> Result:
         text=text,
         heading=hit.heading[:MAX_TITLE_CHARACTERS],
         duplicates=list(hit.duplicates[:MAX_RESULTS]),
+        earlier=list(hit.earlier[:MAX_RESULTS]),
+        date=_short(hit.date),
+        author=_short(hit.author),
         page=label[:MAX_TITLE_CHARACTERS] if label else None,
         start=start,
         end=end,
@@ -144,6 +153,11 @@ def _result(hit: Hit, page: str | None) -> Result:
         best_sentence=hit.best_sentence,
         score=round(hit.score, 4),
     )
+
+
+def _short(value: str | None) -> str | None:
+    """Return a value of metadata as one line that costs little."""
+    return None if value is None else one_line(value)[:MAX_TITLE_CHARACTERS]
 
 
 def _cut(hit: Hit, result: Result, page: str | None, max_bytes: int) -> bool:

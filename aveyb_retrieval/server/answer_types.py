@@ -66,6 +66,12 @@ class Hit(Answer, frozen=True, kw_only=True):
     context_span: Span | None
     confidence: Annotated[float, Meta(ge=0, le=1)] | None
     duplicates: tuple[str, ...]
+    earlier: Annotated[
+        tuple[str, ...],
+        Meta(description="Older mails of the same conversation on the same matter"),
+    ]
+    date: Annotated[str | None, Meta(description="Date of the document")]
+    author: Annotated[str | None, Meta(description="Its sender or author")]
     highlights: tuple[Span, ...]
     best_sentence: Span | None
     index: str | None

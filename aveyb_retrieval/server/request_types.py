@@ -174,6 +174,13 @@ class Search(OfIndex, frozen=True, kw_only=True):
             ' `{"year": 0.1}`'
         ),
     ] = None
+    sort: Annotated[
+        str | None,
+        description(
+            "A field that orders the hits that match, not their scores: `date`, or `-date` for"
+            " the newest first"
+        ),
+    ] = None
 
     @classmethod
     def unknown(cls, name: str) -> str:

@@ -68,3 +68,17 @@ def test_marks_that_no_token_holds_are_not_read() -> None:
     text = "क\u0941क\u0941"  # the normalizer drops the marks of vowels
     known = Knowledge(["", "क"])
     assert known.weight(text, np.array([1, 1]), np.array([[0, 1], [2, 3]])) == 0
+
+
+def test_a_long_text_is_weighed_part_by_part(
+    embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = " ".join(READ + NOT_READ + READ)
+    ids, offsets = embedder.tokenizer.encode(text)
+    spans = np.array([(start, start + 37) for start in range(0, len(text), 29)])
+    whole = embedder.tokenizer.knowledge.weights(text, ids, offsets, spans)
+    assert whole.min() < 0.1 < 0.9 < whole.max()
+    for count in (1, 7, 100):
+        monkeypatch.setattr("aveyb_retrieval.encoder.text.knowledge._TOKENS_AT_ONCE", count)
+        parts = embedder.tokenizer.knowledge.weights(text, ids, offsets, spans)
+        assert np.array_equal(parts, whole)

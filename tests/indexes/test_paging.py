@@ -118,6 +118,12 @@ class MemoryView:
     def copies(self, kind: str, numbers: Any) -> Any:
         return copy_digests(self._text(kind, number) for number in numbers.tolist())
 
+    def passage_shares(self, numbers: Any) -> Any:
+        return np.ones(len(numbers), np.float32)
+
+    def threads(self, docs: Any) -> Any:
+        return np.zeros(len(docs), np.int64)
+
     def by_words(
         self, kind: str, words: Sequence[str], k: int, selection: Any = None
     ) -> list[tuple[int, float]]:

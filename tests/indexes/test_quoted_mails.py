@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from aveyb_retrieval.documents.quoting import has_quotation, quoted_spans
+from aveyb_retrieval.encoder.text.quoting import may_repeat, repeated_spans
 from aveyb_retrieval.indexes.search.sentences import CitedText
 from tests.indexes.test_sentences import sentences
 
@@ -13,7 +13,7 @@ from tests.indexes.test_sentences import sentences
 def own(text: str) -> str:
     """What is left of a mail without what it quotes."""
     position, parts = 0, []
-    for start, stop in quoted_spans(text):
+    for start, stop in repeated_spans(text):
         parts.append(text[position:start])
         position = stop
     return " ".join("".join([*parts, text[position:]]).split())
@@ -36,7 +36,7 @@ def own(text: str) -> str:
 )
 def test_a_quotation_is_known_in_many_forms(quotation: str) -> None:
     text = f"From: Ada\nTo: Bob\n\nNew words.\n\n{quotation}"
-    assert has_quotation(text)
+    assert may_repeat(text)
     assert own(text) == "From: Ada To: Bob New words."
 
 
@@ -58,8 +58,8 @@ def test_answers_between_marked_lines_are_the_mails_own() -> None:
 
 
 def best(query: str, text: str) -> str:
-    spans = quoted_spans(text)
-    span = sentences(query).cite([CitedText(text, quoted=spans)])[0].sentence
+    spans = repeated_spans(text)
+    span = sentences(query).cite([CitedText(text, repeated=spans)])[0].sentence
     return "" if span is None else " ".join(text[slice(*span)].split())
 
 

@@ -258,9 +258,11 @@ def test_texts_of_ascii_are_split_as_all_others_are() -> None:
 
 
 @pytest.mark.parametrize("name", ["english", "greek", "turkish", "none"])
-def test_words_of_many_texts_and_their_passages_are_those_of_each_alone(name: str) -> None:
-    """Cuts inside words, marks, overlaps, and texts, titles and passages without words make no
-    difference.
+def test_words_of_many_texts_and_their_passages_are_those_of_each_alone(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cuts inside words, marks, overlaps, long texts that are read part by part, and texts, titles
+    and passages without words make no difference.
     """
     rng, rules = random.Random(name), language(name)
     drawn = [
@@ -310,6 +312,8 @@ def test_words_of_many_texts_and_their_passages_are_those_of_each_alone(name: st
     for text, one, written in zip(texts, whole, forms, strict=True):
         alone = word_columns(rules, [text])
         assert (alone[0].to_pylist(), alone[2].to_pylist()) == ([one], [written])
+    monkeypatch.setattr(columns, "LONG_TEXT", 3)
+    assert [column.to_pylist() for column in word_columns(rules, texts)] == [whole, parts, forms]
 
 
 def test_characters_of_a_text_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

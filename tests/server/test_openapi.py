@@ -61,6 +61,7 @@ VALUES = {
     "exact": True,
     "rerank": "maxsim",
     "boost": {"year": 0.1},
+    "sort": "-year",
     # what is shown with them
     "passages": 2,
     "context": 1,

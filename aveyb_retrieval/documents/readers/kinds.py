@@ -36,6 +36,7 @@ from aveyb_retrieval.documents.readers.sheets import read_spreadsheet
 from aveyb_retrieval.documents.readers.subtitles import read_subtitles
 from aveyb_retrieval.documents.readers.tables import read_table
 from aveyb_retrieval.documents.readers.text import read_text
+from aveyb_retrieval.documents.readers.tnef import read_tnef
 from aveyb_retrieval.documents.readers.vcard import read_vcard
 from aveyb_retrieval.documents.readers.xml import read_xml
 from aveyb_retrieval.documents.reading import decompress, split_suffix
@@ -74,6 +75,7 @@ SUFFIXES = {
     ".ini": "text", ".cfg": "text", ".conf": "text", ".properties": "text",
     ".xml": "xml", ".vcf": "vcard",
     ".eml": "mail", ".msg": "outlook", ".emlx": "applemail",
+    ".tnef": "tnef",
     ".mbox": "mailbox", ".mbx": "mailbox", ".ics": "calendar",
     ".ipynb": "notebook", ".srt": "subtitles", ".vtt": "subtitles", ".zip": "zip",
     **dict.fromkeys(PICTURE_SUFFIXES, PICTURE),
@@ -272,6 +274,7 @@ _HOLDERS: dict[str, Callable[[bytes, Limits, InnerFiles], FileText]] = {
     "applemail": read_emlx,
     "mailbox": read_mailbox,
     "outlook": read_msg,
+    "tnef": read_tnef,
     "zip": read_zip,
 }
 _READERS: dict[str, Callable[[bytes, Limits], FileText]] = {

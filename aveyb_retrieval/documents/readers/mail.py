@@ -22,6 +22,7 @@ from aveyb_retrieval.documents.readers.encodings import (
 from aveyb_retrieval.documents.readers.filetext import FileText, Unreadable, clean, one_line
 from aveyb_retrieval.documents.readers.html import named_encoding, page_text
 from aveyb_retrieval.documents.readers.mailbox import emlx_bytes, message_bytes, message_parts
+from aveyb_retrieval.documents.readers.tnef import SIGNATURE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -334,7 +335,12 @@ def _attach(part: Message, encoding: str | None, inner: InnerFiles) -> None:
         )
         return
     data = _bytes(part)
-    suffix = _SUFFIXES.get(kind) or (".txt" if kind.startswith("text/") else "")
+    is_packed = data.startswith(SIGNATURE)
+    suffix = (
+        ".tnef"
+        if is_packed
+        else _SUFFIXES.get(kind) or (".txt" if kind.startswith("text/") else "")
+    )
     if not suffix and kind in _ANYTHING:
         suffix = _suffix_by_content(data)
     shown = name or f"without a name ({kind})"

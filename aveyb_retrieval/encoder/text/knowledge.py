@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # sentences of 29 languages the embedded model spells .004 of English, .03 to .15 of other Latin
 # letters, .52 and more of all other scripts.
 KNOWN_SHARE, UNKNOWN_SHARE = 0.05, 0.3
+_TOKENS_AT_ONCE = 1 << 18  # whose characters are counted together
 _FEW = 20  # tokens for each single letter: a text with fewer letters alone weighs in full
 
 _LETTERS = regex.compile(r"[\p{L}\p{M}]")
@@ -74,27 +75,48 @@ class Knowledge:
         kinds = self._kinds[ids]
         if not (kinds == _SPELLED).any() and np.count_nonzero(kinds) * _FEW <= len(ids):
             return np.ones(len(spans), np.float32)
-        codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-        letters = np.append(_is_letter(codes), False)
-        start, stop = offsets[:, 0].clip(0), offsets[:, 1].clip(0)
-        begins_word = ~(letters[start] & letters[start - 1]) | (start == 0)
-        ends_word = ~letters[stop]
-        read = (kinds == _KNOWN) | ((kinds == _LETTER) & begins_word & ends_word)
-        edges = np.zeros(len(text) + 1, np.int64)
-        np.add.at(edges, start[read], 1)
-        np.subtract.at(edges, stop[read], 1)
-        spelled = letters[:-1] & (np.cumsum(edges)[:-1] <= 0)
-        all_before = np.concatenate([[0], np.cumsum(letters[:-1])])
-        spelled_before = np.concatenate([[0], np.cumsum(spelled)])
-        first, last = spans[:, 0].clip(0, len(text)), spans[:, 1].clip(0, len(text))
-        counts = np.maximum(all_before[last] - all_before[first], 1)
-        share = (spelled_before[last] - spelled_before[first]) / counts
+        edges = np.unique(np.append(spans.clip(0, len(text)), 0))
+        counts = np.zeros((2, len(edges)), np.int64)  # of letters, and of spelled ones, before each
+        before = np.zeros(2, np.int64)
+        firsts = range(0, len(ids), _TOKENS_AT_ONCE)
+        starts = [0, *(max(0, int(offsets[first, 0])) for first in firsts[1:]), len(text)]
+        for first, begin, end in zip(firsts, starts, starts[1:], strict=False):
+            tokens = slice(first, first + _TOKENS_AT_ONCE)
+            both = _count_letters(text, kinds[tokens], offsets[tokens], begin, end)
+            rows = slice(*np.searchsorted(edges, [begin, end], side="right"))
+            counts[:, rows] = before[:, None] + both[:, edges[rows] - begin - 1]
+            before += both[:, -1:].sum(axis=1)
+        places = np.searchsorted(edges, spans.clip(0, len(text)))
+        letters, spelled = counts[:, places[:, 1]] - counts[:, places[:, 0]]
+        share = spelled / np.maximum(letters, 1)
         weights = (UNKNOWN_SHARE - share) / (UNKNOWN_SHARE - KNOWN_SHARE)
         return weights.clip(0, 1).astype(np.float32)
 
     def weight(self, text: str, ids: np.ndarray, offsets: np.ndarray) -> float:
         """Return what the vector of a whole text weighs."""
         return float(self.weights(text, ids, offsets, np.array([[0, len(text)]]))[0])
+
+
+def _count_letters(
+    text: str, kinds: np.ndarray, offsets: np.ndarray, begin: int, end: int
+) -> np.ndarray:
+    """Count the letters, and those that are spelled, up to and with each character of `[begin,
+    end)`, int64 `[2, n]`, given the kinds `[T]` and characters `[T, 2]` of its tokens.
+    """
+    around = text[max(0, begin - 1) : end + 1]
+    codes = np.frombuffer(around.encode("utf-32-le", "surrogatepass"), np.uint32)
+    # with one character on each side, which is no letter where there is none
+    is_letter = np.zeros(end - begin + 2, np.bool_)
+    is_letter[int(begin == 0) :][: len(codes)] = _is_letter(codes)
+    start, stop = offsets.clip(begin, end).T - begin + 1
+    begins_word = ~(is_letter[start] & is_letter[start - 1])
+    ends_word = ~is_letter[stop]
+    read = (kinds == _KNOWN) | ((kinds == _LETTER) & begins_word & ends_word)
+    edges = np.zeros(end - begin + 2, np.int64)
+    np.add.at(edges, start[read], 1)
+    np.subtract.at(edges, stop[read], 1)
+    letters = is_letter[1:-1]
+    return np.cumsum([letters, letters & (np.cumsum(edges)[1:-1] <= 0)], axis=1)
 
 
 def _kind(piece: str | None, joined: set[str]) -> int:

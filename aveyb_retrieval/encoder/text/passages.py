@@ -15,7 +15,8 @@ a passage begins, the next one begins at the best place within reach:
     a line, a clause, a word         at least half (of a sentence that is too long)
     a character                      only inside a word that is too long
 
-and of the best kind the farthest one. So a passage has at most `tokens` tokens, and all but rare
+and of the best kind the farthest one. Where a mail begins to repeat (a quotation, a signature), the
+next one begins in any case. So a passage has at most `tokens` tokens, and all but rare
 ones have a quarter of that or more; the last cut leaves as much behind it. A choice depends on the
 text up to a passage's length ahead, so a text that grows keeps its passages up to the one before
 last. White space and prompts are not counted. Words and characters are those of Unicode's annex 29,
@@ -36,6 +37,7 @@ import numpy as np
 import regex
 import sentencex
 
+from aveyb_retrieval.encoder.text.quoting import repeat_starts
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -507,6 +509,7 @@ class _Cutter:
         np.cumsum(self._count, out=self._count)
         self._outline = outline(self._text)
         self._solid_places = self._solid(self._outline.places)
+        self._divisions = self._apart(repeat_starts(self._text))
 
     def _weights(self, offsets: np.ndarray) -> np.ndarray:
         """For how many each token counts: 0 for blanks and prompts, more for very long ones."""
@@ -530,7 +533,12 @@ class _Cutter:
         firsts = [self._token(begin) for begin in begins]
         ends, stops = [*firsts[1:], len(self._starts)], [*begins[1:], self._stop]
         if self._size.overlap:
-            begins = [0, *(self._overlapping(*pair) for pair in pairwise(begins))]
+            apart = {*self._divisions}
+            following = (
+                begin if begin in apart else self._overlapping(previous, begin)
+                for previous, begin in pairwise(begins)
+            )
+            begins = [0, *following]
             firsts = [self._token(begin) for begin in begins]
         spans = [self._trimmed(*pair) for pair in zip(begins, stops, strict=True)]
         marks, names = (
@@ -543,10 +551,25 @@ class _Cutter:
             np.array([firsts, ends], dtype=np.int64).T, np.array(spans, dtype=np.int64), headings
         )
 
+    def _apart(self, places: Iterable[int]) -> list[int]:
+        """Those of some places that have counted tokens on both sides."""
+        apart = [0]
+        for place in places:
+            is_last = self._counted(place) >= int(self._count[-1])
+            if self._separates(apart[-1], place) and not is_last:
+                apart.append(place)
+        return apart[1:]
+
     def _begins(self) -> Iterator[int]:
-        begin: int | None = 0
-        size, total = self._size.tokens, int(self._count[-1])
-        while begin is not None:
+        for start, stop in pairwise([0, *self._divisions, self._stop]):
+            yield from self._begins_within(start, stop)
+
+    def _begins_within(self, start: int, stop: int) -> Iterator[int]:
+        """Where the passages of a part of the text begin."""
+        begin: int | None = start
+        size = self._size.tokens
+        total = int(self._count[-1]) if stop == self._stop else self._counted(stop)
+        while begin is not None and (begin == start or begin < stop):
             yield begin
             done = self._counted(begin)
             if total - done <= size:

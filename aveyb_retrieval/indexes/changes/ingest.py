@@ -36,11 +36,12 @@ from aveyb_retrieval.documents.records import (
     chain_digest,
     prefix_of,
 )
+from aveyb_retrieval.encoder.text.quoting import repeated_passages
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.encoding import AUTO
 from aveyb_retrieval.indexes.store.called import name_words
 from aveyb_retrieval.indexes.store.columns import Text, word_columns
-from aveyb_retrieval.indexes.store.copies import copy_digests
+from aveyb_retrieval.indexes.store.copies import copy_digests, thread_digest
 from aveyb_retrieval.indexes.store.languages import DocumentLanguages, rules_of, stemmer_of
 from aveyb_retrieval.indexes.store.manifest import Counts
 from aveyb_retrieval.indexes.store.rows import FORMS, NAMES, VECTOR, WORDS, fixed_lists
@@ -48,6 +49,9 @@ from aveyb_retrieval.indexes.store.tables import (
     CODES,
     COPY,
     COUNTS,
+    REPEATED_SHARE,
+    SHARE,
+    THREAD,
     WEIGHT,
     StoredTokens,
     schemas,
@@ -181,6 +185,7 @@ def make_rows(
             "doc": numbers,
             "text": [text for _, text, _, _ in texts],
             COPY: copy_digests(text for _, text, _, _ in texts),
+            THREAD: [thread_digest(record.metadata) for record, _, _ in made],
             WORDS: of_texts,
             FORMS: forms,
             NAMES: names_by_language(encoding, codes_of_texts, [record for record, *_ in made]),
@@ -202,6 +207,7 @@ def make_rows(
                 text[start:stop] for _, text, spans, _ in texts for start, stop in spans.tolist()
             ),
             WEIGHT: np.concatenate(weights),
+            SHARE: np.concatenate([passage_shares(text, spans) for _, text, spans, _ in texts]),
             WORDS: in_passages,
         },
     }
@@ -229,6 +235,12 @@ def make_rows(
     return rows, Counts(
         documents=len(made), cut_documents=sum(row["cut_tokens"] > 0 for row in documents), **totals
     )
+
+
+def passage_shares(text: str, spans: IntArray) -> FloatArray:
+    """How much passages, characters `[n, 2]` of a text, count, float32 `[n]`."""
+    repeated = repeated_passages(text, spans)
+    return np.where(repeated, np.float32(REPEATED_SHARE), np.float32(1))
 
 
 def mean_weight(weights: FloatArray | None, spans: IntArray) -> float:

@@ -64,7 +64,7 @@ class BestPassages:
         """The documents `[m]`, ascending, of those `[n]` that have passages, and r of the best one
         of each, `[m]`.
         """
-        scored = self._score(docs)
+        scored = self.scored(docs)
         return best_by_document(scored.ids, scored.of_both(self._options.weight))
 
     def shown(self, matches: Matches) -> dict[int, list[ShownScore]]:
@@ -93,7 +93,7 @@ class BestPassages:
         if "passage" not in self._view.info.kinds or not docs:
             return {}
         is_hybrid = self._options.mode == "hybrid"
-        scored = self._score(np.array(docs, np.int64))
+        scored = self.scored(np.array(docs, np.int64))
         if is_hybrid:
             scored = self._with_confidence(self._with_neighbors(scored, count + 2))
         best_first = scored.ids[np.lexsort((scored.ids, -scored.score))]
@@ -111,7 +111,7 @@ class BestPassages:
             best.setdefault(number >> PASSAGE_BITS, []).append(passage)
         return best
 
-    def _score(self, documents: IntArray) -> PassageScores:
+    def scored(self, documents: IntArray) -> PassageScores:
         """Score the passages among which the best of documents `[n]` are: those of a page were
         scored for the ranking.
         """

@@ -14,7 +14,7 @@ import numpy as np
 
 from aveyb_retrieval.indexes.search.confidence import confidence, find_best_passage
 from aveyb_retrieval.indexes.search.fusion import fuse_scores, reciprocal_rank
-from aveyb_retrieval.indexes.search.matches import Matches, aligned
+from aveyb_retrieval.indexes.search.matches import STRENGTH, Matches, aligned
 from aveyb_retrieval.indexes.search.passage_scores import best_by_document, with_neighbors
 from aveyb_retrieval.indexes.search.scores import score_passages
 from aveyb_retrieval.indexes.types import find_in, inner_products
@@ -25,10 +25,9 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.best_passages import BestPassages
     from aveyb_retrieval.indexes.search.confidence import BestPassage
     from aveyb_retrieval.indexes.search.evidence import Evidence, Ranked
-    from aveyb_retrieval.indexes.types import IntArray
+    from aveyb_retrieval.indexes.types import BoolArray, IntArray
 
 WIDENING = 4  # times as many candidates in every further step
-STRENGTH = "strength"  # the part of a passage's score that late interaction is added to: its s
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,10 +83,10 @@ def _find_documents(
         scores = np.array([*fused.values()], np.float64)
     else:
         proposed = docs if evidence.named is None else np.union1d(docs, evidence.named.named.docs)
-        more, cosines = document_cosines(
-            evidence, passages, np.setdiff1d(proposed, near.docs, assume_unique=True)
-        )
         every = np.union1d(near.docs, proposed)
+        near = near.take(np.flatnonzero(~_are_decided_by_repetition(evidence, near)))
+        others = np.setdiff1d(every, near.docs, assume_unique=True)
+        more, cosines = document_cosines(evidence, passages, others)
         dense_docs = np.concatenate([near.docs, more])
         dense_scores = np.concatenate([near.scores, cosines])
         columns = [aligned(every, dense_docs, dense_scores), aligned(every, docs, bm25)]
@@ -103,11 +102,20 @@ def _find_documents(
     return Candidates(found.ordered(), complete)
 
 
+def _are_decided_by_repetition(evidence: Evidence, near: Matches) -> BoolArray:
+    """Whether the passage that decided each match `[n]` says nothing but what a mail repeats."""
+    shares = np.ones(len(near), np.float32)
+    is_of_passage = near.passages >= 0
+    numbers = near.passages[is_of_passage]
+    shares[is_of_passage] = evidence.view.passage_shares(numbers)
+    return shares < 1
+
+
 def document_cosines(
     evidence: Evidence, passages: BestPassages, docs: IntArray
 ) -> tuple[IntArray, np.ndarray]:
-    """The cosines of documents `[n]`, as `nearest_documents` has them: numbers `[m]` of those that
-    have a vector, and float64 `[m]`.
+    """The cosines of documents `[n]`, as `nearest_documents` has them, but that passages which only
+    repeat count less: numbers `[m]` of those that have a vector, and float64 `[m]`.
     """
     kinds, cosines = evidence.options.kinds, np.full(len(docs), -np.inf)
     docs = np.sort(docs)
@@ -116,7 +124,10 @@ def document_cosines(
         cosines = inner_products(vectors, evidence.question.vector).astype(np.float64)
     if "passage" in kinds and len(docs):
         ids = passages.promising(docs)
-        with_passages, best = best_by_document(ids, evidence.cosines(ids))
+        shares, background = evidence.view.passage_shares(ids), evidence.background
+        above = shares * (evidence.cosines(ids) - np.float32(background))
+        counted = (above + np.float32(background)).astype(np.float32)
+        with_passages, best = best_by_document(ids, counted)
         rows = np.searchsorted(docs, with_passages)
         cosines[rows] = np.maximum(cosines[rows], best)
     has_vector = cosines > -np.inf

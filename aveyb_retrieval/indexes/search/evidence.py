@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from aveyb_retrieval.indexes.search.by_vector import (
 )
 from aveyb_retrieval.indexes.search.confidence import MIN_COMPARED_DOCUMENTS
 from aveyb_retrieval.indexes.search.named_documents import find_named_documents
-from aveyb_retrieval.indexes.search.passage_scores import word_weights
+from aveyb_retrieval.indexes.search.passage_scores import WordScores, word_weights
 from aveyb_retrieval.indexes.search.threads import start
 from aveyb_retrieval.indexes.store.tables import PARTS, StoredPassages
 from aveyb_retrieval.indexes.types import ascending, find_in
@@ -48,7 +48,8 @@ class DocumentReader:
 
     def __init__(self, view: EngineView, options: Options) -> None:
         self.view = view
-        ranked_by: tuple[Part, ...] = ("title", "metadata") if options.boost else ("title",)
+        by_fields = options.boost or options.sort is not None
+        ranked_by: tuple[Part, ...] = ("title", "metadata") if by_fields else ("title",)
         self._parts = ranked_by if view.lasting else PARTS
         self._documents: dict[int, StoredDocument] = {}
         self._started: list[Callable[[], object]] = []
@@ -182,8 +183,12 @@ class Evidence:
         return self._cosines.of(ids)
 
     def vector_weights(self, kind: Kind, numbers: IntArray) -> FloatArray:
-        """How well the model knows documents or passages `[n]` and the question, 0 to 1."""
+        """How well the model knows documents or passages `[n]` and the question, 0 to 1; less of
+        passages that only repeat.
+        """
         weights = self.view.vector_weights(kind, numbers)
+        if kind == "passage":
+            weights = weights * self.view.passage_shares(numbers)
         return np.asarray(weights * np.float32(self.question.known), np.float32)
 
     # --- words -----------------------------------------------------------------------------------
@@ -192,6 +197,13 @@ class Evidence:
     def word_weights(self) -> FloatArray:
         """Weights `[t]` of the question's words: the rarer, the higher."""
         return word_weights(self.view, self.question.words)
+
+    def word_scores(self, held: StoredPassages, weights: FloatArray) -> WordScores:
+        """How much of some words, by weights `[t]`, passages hold; less of those that only
+        repeat.
+        """
+        mean_length = self.view.mean_passage_length
+        return WordScores.of(held, weights, mean_length, self.view.passage_shares(held.numbers))
 
     def add_passages_by_words(self, count: int, numbers: IntArray) -> None:
         """Remember the `count` best passages by BM25, best first."""
@@ -239,11 +251,19 @@ class Evidence:
         shown = self.shown(numbers)
         return {number: joined_passages([shown[number]])[1] for number in numbers}
 
-    def document_texts(self, docs: Sequence[int]) -> dict[int, str]:
+    def metadata(self, docs: Iterable[int]) -> dict[int, dict[str, Any]]:
+        """The other fields of documents, by number."""
+        listed = list(docs)
+        stored = self.view.documents(listed, ("metadata",)) if listed else {}
+        self.check_stored("document", listed, stored)
+        return {doc: stored[doc].metadata for doc in listed}
+
+    def document_texts(self, docs: Iterable[int]) -> dict[int, str]:
         """The whole texts of documents, by number."""
-        stored = self.view.documents(docs, ("text",)) if docs else {}
-        self.check_stored("document", docs, stored)
-        return {doc: stored[doc].text for doc in docs}
+        listed = list(docs)
+        stored = self.view.documents(listed, ("text",)) if listed else {}
+        self.check_stored("document", listed, stored)
+        return {doc: stored[doc].text for doc in listed}
 
     def check_stored(
         self, kind: Kind, numbers: Iterable[int], stored: Mapping[int, object] | set[int]

@@ -12,7 +12,7 @@ from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.search.sentences import Citation, Span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from aveyb_retrieval.documents.readers.originals import Box
     from aveyb_retrieval.documents.records import FileOrigin, Page, Pages
@@ -46,6 +46,9 @@ HIT_FIELDS = (
     "context_span",
     "confidence",
     "duplicates",
+    "earlier",
+    "date",
+    "author",
     "scores",
     "page",
     "page_label",
@@ -55,6 +58,10 @@ HIT_FIELDS = (
     "best_sentence",
     "index",
 )
+
+# fields of metadata that say when and by whom a document was written, the first one counts
+_DATES = ("date", "published", "created")
+_AUTHORS = ("from", "author", "authors", "sender", "creator")
 
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 100
@@ -209,9 +216,12 @@ class Passage:
     @property
     def place(self) -> str:
         """The page as it is cited, such as "page iv" or "slide 3"; "" where the document has
-        none.
+        none, and for the text of a mail, which is no file of its own.
         """
-        return "" if self.page is None else f"{self.page_unit} {self.page_label}"
+        is_unnamed_file = self.page_unit == "file" and self.page_label == str(self.page)
+        if self.page is None or is_unnamed_file:
+            return ""
+        return f"{self.page_unit} {self.page_label}"
 
     def detach(self) -> Passage:
         """Return a copy that has read all and needs no index."""
@@ -252,6 +262,12 @@ class Hit:
             best hit, and too high for those below: docs/ranking.md has the figures.
         duplicates: Ids of the documents that say the same, or in which the same passage was found,
             and that were folded into this hit, as far as they rank above the last hit.
+        earlier: Ids of the mails of the same conversation that state the same matter and are older,
+            newest first: they were folded into this hit.
+        date: The document's date as its metadata have it: the first of `date`, `published`,
+            `created` that is there; None without.
+        author: Its sender or author: the first of `from`, `author`, `authors`, `sender`, `creator`;
+            None without.
         scores: What the score was made of: "dense" (cosine), "lexical" (BM25), "passage" (of a
             document: the highest score of a passage by itself, which may be another than the one
             shown), "maxsim" or "cross-encoder".
@@ -278,6 +294,7 @@ class Hit:
     context_span: Span | None = None
     confidence: float | None = None
     duplicates: tuple[str, ...] = ()
+    earlier: tuple[str, ...] = ()
     scores: dict[str, float] = field(default_factory=dict, hash=False)
     index: str | None = None
     _content: ContentSource = field(default_factory=Content, compare=False)
@@ -298,6 +315,16 @@ class Hit:
     def highlights(self) -> tuple[Span, ...]:
         """The characters in `text` of the query's words."""
         return self._content.highlights
+
+    @property
+    def date(self) -> str | None:
+        """The document's date, as it is written in its metadata."""
+        return _first_text(self.metadata, _DATES)
+
+    @property
+    def author(self) -> str | None:
+        """Its sender or author."""
+        return _first_text(self.metadata, _AUTHORS)
 
     @property
     def _best(self) -> Passage | None:
@@ -351,7 +378,7 @@ class Hit:
     @property
     def place(self) -> str:
         """The page as it is cited, such as "page iv" or "slide 3"; "" where the document has
-        none.
+        none, and for the text of a mail, which is no file of its own.
         """
         return "" if self._best is None else self._best.place
 
@@ -400,6 +427,17 @@ class Hit:
     def to_dict(self, *, text: bool = False) -> dict[str, Any]:
         """Return what JSON can hold; the whole text of the document only if asked for."""
         return _as_json(self, [name for name in HIT_FIELDS if text or name != "text"])
+
+
+def _first_text(metadata: Mapping[str, Any], fields: Sequence[str]) -> str | None:
+    """The first of some fields that has a text, a number or a list of texts."""
+    for name in fields:
+        value = metadata.get(name)
+        if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
+            value = ", ".join(value)
+        if isinstance(value, (str, int)) and not isinstance(value, bool) and str(value).strip():
+            return str(value)
+    return None
 
 
 def _as_json(shown: Passage | Hit, names: Sequence[str]) -> dict[str, Any]:

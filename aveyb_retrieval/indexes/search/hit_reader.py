@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aveyb_retrieval.documents.quoting import MAIL_TYPES, has_quotation, quoted_spans
+from aveyb_retrieval.documents.records import MAIL_TYPES
+from aveyb_retrieval.encoder.text.quoting import headers_and_repeated_spans, may_repeat
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.search.hit import Content, Hit, KnownCitation, Passage
 from aveyb_retrieval.indexes.search.sentences import Citation, CitedText, Span
@@ -93,14 +94,14 @@ class HitReader:
         is_behind = start >= TOPIC_CHARACTERS
         begins = self._beginnings.get(document.doc, "")[:TOPIC_CHARACTERS] if is_behind else ""
         about = " ".join(dict.fromkeys(f"{document.title} {begins}".split()))
-        quoted = self._quoted(chosen.text, document.doc)
-        return CitedText(chosen.text, chosen.heading(), breaks, about, quoted)
+        repeated = self._repeated(chosen.text, document.doc)
+        return CitedText(chosen.text, chosen.heading(), breaks, about, repeated)
 
-    def _quoted(self, passage: str, doc: int) -> list[Span]:
-        """The characters of a passage of a mail that are quoted of another mail."""
-        if not has_quotation(passage) or self.metadata[doc].get("type") not in MAIL_TYPES:
+    def _repeated(self, passage: str, doc: int) -> list[Span]:
+        """The characters of a passage of a mail that are none of its statements."""
+        if not may_repeat(passage) or self.metadata[doc].get("type") not in MAIL_TYPES:
             return []
-        return quoted_spans(passage)
+        return headers_and_repeated_spans(passage)
 
     @cached_property
     def _beginnings(self) -> dict[int, str]:
@@ -185,6 +186,7 @@ def make_hit(
     context: tuple[Span, str] | None,
     confidence: float | None,
     duplicates: tuple[str, ...],
+    earlier: tuple[str, ...],
     reader: HitReader,
 ) -> Hit:
     """Make a hit of a document and its passages, best first; `context` are the first one and its
@@ -215,6 +217,7 @@ def make_hit(
         context_span=context_span,
         confidence=confidence,
         duplicates=duplicates,
+        earlier=earlier,
         scores=scores,
         index=document.of_index,
         _content=SearchedContent(reader, document, parts),

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Scores = np.ndarray  # float64 `[n]`
 
 NO_PASSAGE = -1
+STRENGTH = "strength"  # the part of a passage's score that late interaction is added to: its s
 
 
 @dataclass(frozen=True, eq=False)

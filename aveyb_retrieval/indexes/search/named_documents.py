@@ -23,7 +23,7 @@ from aveyb_retrieval.indexes.search.names import (
     score_beginnings,
     score_within,
 )
-from aveyb_retrieval.indexes.search.passage_scores import WordScores, score_hybrid
+from aveyb_retrieval.indexes.search.passage_scores import score_hybrid
 from aveyb_retrieval.indexes.search.threads import start
 from aveyb_retrieval.indexes.store.called import CalledBy, called_by
 from aveyb_retrieval.indexes.store.tables import PARTS
@@ -127,12 +127,14 @@ class NamedDocuments:
             score = score_within(self.named, ids, whole, rest, self._tops)
         else:
             score = score_beginnings(self.named, ids, whole, self._tops)
+        is_repeated = evidence.view.passage_shares(ids) < 1  # which no name makes an answer
+        score = np.where(is_repeated, np.minimum(score, whole), score)
         return replace(scored, score=score, shown=score)
 
     def _of_rest(self, evidence: Evidence, held: StoredPassages, ids: IntArray) -> FloatArray:
         """The scores of passages `[n]` for the rest of the question."""
         weights = evidence.word_weights * self.word_shares
-        words = WordScores.of(held, weights, evidence.view.mean_passage_length)
+        words = evidence.word_scores(held, weights)
         background = float(evidence.view.mean_vector @ self.vector)
         self._cosines = self._cosines.completed(evidence.view, ids, self.vector)
         known = evidence.vector_weights("passage", ids)

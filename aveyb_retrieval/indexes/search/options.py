@@ -13,6 +13,7 @@ from aveyb_retrieval.errors import ConfigError, no_option
 from aveyb_retrieval.indexes.encoding import GRANULARITIES
 from aveyb_retrieval.indexes.search.boost import read_boost
 from aveyb_retrieval.indexes.search.rerank import CrossEncoderLike
+from aveyb_retrieval.indexes.search.sorting import Sort
 from aveyb_retrieval.indexes.types import check_ids
 
 if TYPE_CHECKING:
@@ -64,7 +65,8 @@ class SearchOptions(TypedDict, total=False):
             vectors).
         fold: Whether copies of a better document, or of a better passage, are left out and named in
             `Hit.duplicates`: those with the same words, whatever their case, spaces and
-            punctuation. Default True.
+            punctuation. Of mails of one conversation that state the same matter, the newest stands
+            for the others, which `Hit.earlier` names. Default True.
         min_score: Leave out hits below this: on the scale of `Hit.confidence` (0 to 1) in a hybrid
             search without `rerank`, else of `Hit.score`. Where the confidence is not known, none
             are left out.
@@ -83,6 +85,9 @@ class SearchOptions(TypedDict, total=False):
             `aveyb_retrieval.indexes.store.words`); None (default) for no more.
         boost: Weights of fields of numbers or, with half-lives, of dates, that move the candidates
             after `rerank` and `min_score`: see `aveyb_retrieval.indexes.search.boost`.
+        sort: A field by which the hits that match are ordered, not by their scores: "date" for the
+            oldest first, "-date" for the newest. What matches,
+            `aveyb_retrieval.indexes.search.sorting` says. None (default) orders by scores.
     """
 
     filter: Filter | None
@@ -105,6 +110,7 @@ class SearchOptions(TypedDict, total=False):
     operators: bool
     synonyms: str | Path | Sequence[str] | None
     boost: Mapping[str, Any] | None
+    sort: str | None
 
 
 _ELSEWHERE = dict.fromkeys(("top_k", "topk", "n", "limit", "n_results", "num_results"), "k") | {
@@ -161,6 +167,7 @@ class Options:
     operators: bool = False
     synonyms: str | Path | Sequence[str] | None = None
     boost: Mapping[str, Any] | None = None
+    sort: str | None = None
     kinds: tuple[Kind, ...] = field(init=False, default=())
 
     @classmethod
@@ -176,6 +183,7 @@ class Options:
         options._check(built)
         options._check_least()
         read_boost({} if options.boost is None else options.boost)  # only for its errors
+        options._check_sort()
         options._check_unit(built)
         object.__setattr__(options, "kinds", GRANULARITIES[options.granularity or built])
         return options
@@ -198,7 +206,8 @@ class Options:
         It does not depend on the page, but where nothing orders the best by words again: however
         many they are, they begin alike.
         """
-        if self.diversity or self.rerank is not None or self.boost is not None:
+        reads_more = (self.rerank, self.boost, self.sort) != (None, None, None)
+        if self.diversity or reads_more:
             return self.candidates
         if self.mode == "lexical":
             return max(ALONE, self.last)
@@ -232,6 +241,15 @@ class Options:
             what = "confidence" if self.mode == "hybrid" else "cosine"
             raise ConfigError(
                 f"min_score={self.min_score!r}: a {what} is at most 1, so nothing could be found"
+            )
+
+    def _check_sort(self) -> None:
+        if self.sort is None:
+            return
+        Sort.parse(self.sort)
+        if self.diversity:
+            raise ConfigError(
+                f"sort={self.sort!r}: not with diversity, which puts hits in an order of its own"
             )
 
     def _check_unit(self, built: str) -> None:

@@ -1,4 +1,6 @@
-"""The step that takes a page of the ranking: copies are folded, caps kept, likeness avoided."""
+"""The step that takes a page of the ranking: conversations and copies are folded, caps kept,
+likeness avoided, hits sorted by a field.
+"""
 
 from __future__ import annotations
 
@@ -10,33 +12,80 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aveyb_retrieval.indexes.search.conversations import Conversations
 from aveyb_retrieval.indexes.search.matches import Matches
+from aveyb_retrieval.indexes.search.sorting import Sort, matching_score, sorted_rows, strengths
 from aveyb_retrieval.indexes.store.copies import NO_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from aveyb_retrieval.indexes.engine import EngineView
+    from aveyb_retrieval.indexes.search.best_passages import BestPassages
     from aveyb_retrieval.indexes.search.evidence import Evidence
     from aveyb_retrieval.indexes.types import IntArray, Kind
 
 
 @dataclass(frozen=True, eq=False)
 class Page:
-    """What a search shows: matches, best first, and the documents of copies, by key of the match
-    that they were folded into.
+    """What a search shows.
+
+    Attributes:
+        matches: Best first, or as they are sorted.
+        copies: The documents of copies, by key of the match that they were folded into.
+        earlier: The documents of older mails of the same conversation, likewise, newest first.
     """
 
     matches: Matches
     copies: Mapping[int, Sequence[int]]
+    earlier: Mapping[int, Sequence[int]]
 
 
-NOTHING_SHOWN = Page(Matches.joined([]), {})
+NOTHING_SHOWN = Page(Matches.joined([]), {}, {})
 
 
-def take_page(evidence: Evidence, ranking: Iterator[Matches]) -> Page:
-    """Take the page that the options ask for, and as little of the ranking as it needs."""
+def take_page(
+    evidence: Evidence, ranking: Iterator[Matches], passages: BestPassages | None
+) -> Page:
+    """Take the page that the options ask for, and as little of the ranking as it needs.
+
+    `passages` are those that speak for documents; None in a search for passages.
+    """
     options = evidence.options
+    conversations = Conversations(evidence, passages)
+    if options.sort is not None:
+        ranking = _matching(evidence, ranking)
+    taken = _take(evidence, conversations.folded(ranking))
+    copies = {key: [*docs] for key, docs in taken.copies.items()}
+    for key, docs in conversations.repeating.items():
+        copies[key] = [*docs, *copies.get(key, ())]
+    matches = taken.matches
+    if options.sort is None:
+        matches = _descending(matches)
+    else:
+        matches = matches.take(sorted_rows(evidence, Sort.parse(options.sort), matches))
+    shown = matches.take(slice(options.offset, options.last))
+    return Page(shown, copies, conversations.earlier)
+
+
+def _matching(evidence: Evidence, ranking: Iterator[Matches]) -> Iterator[Matches]:
+    """Yield of a ranking what matches: at most `candidates`, none far below the best."""
+    left, least = evidence.options.candidates, -math.inf
+    is_first = True
+    for part in ranking:
+        if is_first and len(part):
+            least, is_first = matching_score(evidence, part), False
+        matching = np.flatnonzero(strengths(part) >= least)[:left]
+        yield part.take(matching)
+        left -= len(matching)
+        if not left or len(matching) < len(part):
+            return
+
+
+def _take(evidence: Evidence, ranking: Iterator[Matches]) -> Page:
+    """Take what may be on the page, in the order of the ranking: all of it where it is sorted."""
+    options = evidence.options
+    last = options.last if options.sort is None else max(options.candidates, options.last)
     folder = CopyFolder(evidence)
     chosen: list[Matches] = []
     copies: dict[int, list[int]] = {}
@@ -57,13 +106,12 @@ def take_page(evidence: Evidence, ranking: Iterator[Matches]) -> Page:
                 continue
             rows.append(row)
             taken += 1
-            if taken == options.last or cap.all_full:
+            if taken == last or cap.all_full:
                 break
         chosen.append(part.take(np.array(rows, np.int64)))
-        if taken == options.last or cap.all_full:
+        if taken == last or cap.all_full:
             break
-    matches = _descending(Matches.joined(chosen))
-    return Page(matches.take(slice(options.offset, None)), copies)
+    return Page(Matches.joined(chosen), copies, {})
 
 
 class DocumentCap:

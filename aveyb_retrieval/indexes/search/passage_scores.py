@@ -44,10 +44,18 @@ class WordScores:
     mean_length: float
 
     @classmethod
-    def of(cls, passages: StoredPassages, weights: FloatArray, mean_length: float) -> WordScores:
-        """Weigh the words that each of some passages `[n]` holds, by weights `[t]`."""
+    def of(
+        cls,
+        passages: StoredPassages,
+        weights: FloatArray,
+        mean_length: float,
+        shares: FloatArray | float = 1.0,
+    ) -> WordScores:
+        """Weigh the words that each of some passages `[n]` holds, by weights `[t]`, and by the
+        share `[n]` that each passage counts.
+        """
         lengths = passages.spans[:, 1] - passages.spans[:, 0]
-        held = passages.held.astype(np.float32) @ weights
+        held = passages.held.astype(np.float32) @ weights * shares
         return cls(held, float(weights.sum()), lengths, mean_length)
 
     def take(self, rows: IntArray) -> WordScores:

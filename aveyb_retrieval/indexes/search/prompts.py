@@ -1,6 +1,7 @@
 """Passages in the prompt of a language model: numbered sources, whose heads no document can forge.
 
-A source is a head, `[1] Title > heading (id, page 3, characters 0-40)`, and the lines of its text.
+A source is a head, `[1] Title > heading (id, 2026-05-20, Ada, page 3, characters 0-40)`, and the
+lines of its text.
 A head is one line, and no line of a text begins as one: such a line gets a backslash before it.
 """
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.sentences import Span
 
 _MAX_TOKEN_CHARACTERS = 16  # in the mean: of a longer text no more can fit
+_MAX_WRITTEN = 100  # characters of a date or an author
 _PIECE = re.compile(r"[^\W\d_]{1,5}|\d{1,3}|[^\w\s]|_|\n+")
 # any brackets but "(2)", behind any signs: a model may take "**\uff3b2\uff3d" for "[2]"
 _LIKE_HEAD = regex.compile(
@@ -127,7 +129,8 @@ def _trimmed_block(hit: Hit, max_tokens: int, count: Callable[[str], int]) -> st
 
 def _block(number: int, hit: Hit, text: str | None = None, span: Span | None = None) -> str:
     """Write a hit, or a part of it: `text`, the characters `span` of its document."""
-    place = hit.id if hit.page is None else f"{hit.id}, {hit.place}"
+    written = [value[:_MAX_WRITTEN] for value in (hit.date, hit.author) if value]
+    place = ", ".join([hit.id, *written, *([hit.place] if hit.place else [])])
     span = span or hit.span
     place += f", characters {span[0]}-{span[1]}" if span else ""
     title = " > ".join(filter(None, [hit.title, hit.heading]))

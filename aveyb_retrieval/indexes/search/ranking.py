@@ -9,8 +9,9 @@ import numpy as np
 
 from aveyb_retrieval.indexes.search import rerank
 from aveyb_retrieval.indexes.search.boost import gains
-from aveyb_retrieval.indexes.search.candidates import STRENGTH, find_candidates
+from aveyb_retrieval.indexes.search.candidates import find_candidates
 from aveyb_retrieval.indexes.search.fusion import ranked, reciprocal_rank
+from aveyb_retrieval.indexes.search.matches import STRENGTH
 from aveyb_retrieval.indexes.search.passage_scores import COSINE, NEIGHBOR
 from aveyb_retrieval.indexes.search.scores import score_documents
 

@@ -20,7 +20,7 @@ from aveyb_retrieval.indexes.search.suggestions import suggest
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from aveyb_retrieval.indexes.search.best_passages import BestPassages
     from aveyb_retrieval.indexes.search.evidence import Evidence
@@ -49,7 +49,8 @@ def make_result(
     texts = evidence.shown([*numbers, *(n for context in contexts.values() for n in context)])
     documents = evidence.documents.read(docs)
     reader = HitReader(view, documents, _sentences(evidence, rules))
-    copies = _names_of_copies(evidence, page)
+    copies = _names_of_folded(evidence, page.copies)
+    earlier = _names_of_folded(evidence, page.earlier)
     hits = []
     for row, scores in enumerate(shown):
         context = contexts.get(scores[0].number) if scores else None
@@ -62,6 +63,7 @@ def make_result(
                 context=joined_passages([texts[n] for n in context]) if context else None,
                 confidence=scores[0].confidence if scores and evidence.knows_confidence else None,
                 duplicates=copies.get(int(matches.keys[row]), ()),
+                earlier=earlier.get(int(matches.keys[row]), ()),
                 reader=reader,
             )
         )
@@ -122,12 +124,13 @@ def _chosen(passage: ShownScore, shown: Mapping[int, ShownPassage]) -> Chosen:
     return Chosen(span, text, shown[passage.number].heading, passage.score, passage.parts)
 
 
-def _names_of_copies(evidence: Evidence, page: Page) -> dict[int, tuple[str, ...]]:
+def _names_of_folded(
+    evidence: Evidence, folded: Mapping[int, Sequence[int]]
+) -> dict[int, tuple[str, ...]]:
     """The ids of documents that were folded into a match, by its key."""
-    documents = evidence.documents.read(doc for docs in page.copies.values() for doc in docs)
+    documents = evidence.documents.read(doc for docs in folded.values() for doc in docs)
     return {
-        key: tuple(dict.fromkeys(documents[doc].id for doc in docs))
-        for key, docs in page.copies.items()
+        key: tuple(dict.fromkeys(documents[doc].id for doc in docs)) for key, docs in folded.items()
     }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.indexes.search.matches import aligned
-from aveyb_retrieval.indexes.search.passage_scores import PassageScores, WordScores, score_hybrid
+from aveyb_retrieval.indexes.search.passage_scores import PassageScores, score_hybrid
 from aveyb_retrieval.indexes.search.question import NO_VECTOR
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def score_passages(evidence: Evidence, ids: IntArray) -> PassageScores:
     held = evidence.held(ids)
     if len(held) < len(ids):
         evidence.check_stored("passage", ids.tolist(), set(held.numbers.tolist()))
-    words = WordScores.of(held, evidence.word_weights, evidence.view.mean_passage_length)
+    words = evidence.word_scores(held, evidence.word_weights)
     if mode == "hybrid":
         vector_weights = evidence.vector_weights("passage", ids)
         scored = score_hybrid(ids, cosine, words, evidence.background, vector_weights)

@@ -109,7 +109,7 @@ def find_page(evidence: Evidence, passages: BestPassages | None) -> Page:
     """Rank candidates and take the page that the options ask for."""
     if not evidence.view.count(evidence.options.unit, evidence.question.selection):
         return NOTHING_SHOWN
-    return take_page(evidence, rank(evidence, passages))
+    return take_page(evidence, rank(evidence, passages), passages)
 
 
 def best_passages(search: Search, evidence: Evidence) -> BestPassages | None:

@@ -35,20 +35,20 @@ _NAMES = regex.compile(rf"^(?={_CELLS}.*\n{_CELLS})(?<!^{_CELLS}.*\n)", re.MULTI
 _QUESTION = re.compile("[?\uff1f\u061f][\\s>\"'\u201d\u00bb]*$")  # of a sentence
 # of an item of a list
 _MARK = re.compile(r"[\s>]{0,20}\(?(?:\d{1,3}|[A-Za-z]|[ivxIVX]{2,5})[.)]\s*")
-_QUOTED = 0.3  # of the nearness of a sentence that a mail quotes of another one
+_REPEATED = 0.3  # of the nearness of a sentence that a mail only repeats
 _SHARP, _NAMED, _LEAST = 4, 0.95, 0.001  # as benchmarks/cpu/citations.py found them
 
 
 class CitedText(NamedTuple):
     """A passage to cite, the heading above it, the characters at which pages begin in it, what it
-    is about, and the characters that it quotes of another mail.
+    is about, and the characters of a mail that it only repeats: quotations, a signature.
     """
 
     text: str
     heading: str = ""
     breaks: Sequence[int] = ()
     about: str = ""
-    quoted: Sequence[Span] = ()
+    repeated: Sequence[Span] = ()
 
 
 class Citation(NamedTuple):
@@ -158,7 +158,7 @@ class Sentences:
 def _cite(
     excerpt: CitedText, near: FloatArray, words: Words, named: FloatArray, weights: FloatArray
 ) -> Citation:
-    passage, above, breaks, _, quoted = excerpt
+    passage, above, breaks, _, repeated = excerpt
     found = outline(passage)
     # the passage may begin with a part of a line that looks like a heading
     headings = [each for each in found.headings if each.start or above.endswith(each.words)]
@@ -168,7 +168,7 @@ def _cite(
             *found.places.tolist(),
             *breaks,
             *(row.start() for row in _ROW.finditer(passage)),
-            *(bound for span in quoted for bound in span if bound < len(passage)),
+            *(bound for span in repeated for bound in span if bound < len(passage)),
         }
     )
     # where a sentence that headings begin goes on, if at all; a caption alone may be an item of a
@@ -191,7 +191,7 @@ def _cite(
     names = [above, *names_of(headings, above)]
     under = names[1:] if marks and not passage[: marks[0]].strip() else names
     all_headings = tuple(dict.fromkeys(filter(None, under)))
-    best = _best(passage, parts, near, words, named, weights, quoted)
+    best = _best(passage, parts, near, words, named, weights, repeated)
     if best is None:
         return Citation(None, under[0], all_headings)
     start, body, stop = parts[best]
@@ -201,21 +201,21 @@ def _cite(
     return Citation(sentence, names[bisect(marks, first)] or under[0], all_headings)
 
 
-def _count_quotations_less(
+def _count_repetitions_less(
     passage: str,
     parts: Sequence[tuple[int, ...]],
     nearest: FloatArray,
-    quoted: Sequence[Span],
+    repeated: Sequence[Span],
 ) -> None:
     """Let what a mail says count more than what it quotes; what stands behind a question that it
     quotes answers this question.
     """
     asked: FloatArray | None = None
     for place, (start, body, stop) in enumerate(parts):
-        if any(first <= start < last for first, last in quoted):
+        if any(first <= start < last for first, last in repeated):
             if re.search(r"\w", passage[body:stop]):
                 asked = nearest[place].copy() if _QUESTION.search(passage, start, stop) else None
-            nearest[place] *= _QUOTED
+            nearest[place] *= _REPEATED
         elif re.search(r"\w", passage[body:stop]):
             if asked is not None:
                 nearest[place] = np.maximum(nearest[place], asked)
@@ -229,7 +229,7 @@ def _best(
     words: Words,
     named: FloatArray,
     weights: FloatArray,
-    quoted: Sequence[Span],
+    repeated: Sequence[Span],
 ) -> int | None:
     """The number of the best sentence, of (start, where it goes on behind headings, stop); None:
     none is any good.
@@ -253,7 +253,7 @@ def _best(
         # it says what is asked for: the next sentences or a reply answer
         if _QUESTION.search(passage, start, stop):
             nearest[place] /= 2
-    _count_quotations_less(passage, parts, nearest, quoted)
+    _count_repetitions_less(passage, parts, nearest, repeated)
     for names in _NAMES.finditer(passage):
         nearest[bisect(starts, names.start()) - 1] /= 2  # so do they, a row below answers
     alike = nearest**_SHARP

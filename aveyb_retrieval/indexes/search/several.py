@@ -196,6 +196,12 @@ class SeveralView:
             weights[rows] = view.vector_weights(kind, own)
         return weights
 
+    def passage_shares(self, numbers: IntArray) -> FloatArray:
+        shares = np.empty(len(numbers), np.float32)
+        for _, view, rows, own in self._parts("passage", numbers):
+            shares[rows] = view.passage_shares(own)
+        return shares
+
     def by_words(
         self, kind: Kind, words: Sequence[str], k: int, selection: Selection | None = None
     ) -> list[tuple[int, float]]:
@@ -281,6 +287,12 @@ class SeveralView:
         digests = np.empty(len(numbers), np.int64)
         for _, view, rows, own in self._parts(kind, numbers):
             digests[rows] = view.copies(kind, own)
+        return digests
+
+    def threads(self, docs: IntArray) -> IntArray:
+        digests = np.empty(len(docs), np.int64)
+        for _, view, rows, own in self._parts("document", docs):
+            digests[rows] = view.threads(own)
         return digests
 
     def passage_counts(self, docs: IntArray) -> IntArray:

@@ -310,12 +310,14 @@ class Snapshot:
         return {kind: self.tables.light(kind) for kind in ("document", "passage")}
 
     def vector_weights(self, kind: Kind, numbers: IntArray) -> FloatArray:
-        light, weights_of_light = self._light[kind]
-        weights = np.ones(len(numbers), np.float32)
-        if len(light):
-            places, is_light = find_in(light, numbers)
-            weights[is_light] = weights_of_light[places[is_light]]
-        return weights
+        return _below_one(self._light[kind], numbers)
+
+    @cached_property
+    def _repeating(self) -> tuple[IntArray, FloatArray]:
+        return self.tables.repeating()
+
+    def passage_shares(self, numbers: IntArray) -> FloatArray:
+        return _below_one(self._repeating, numbers)
 
     @cached_property
     def mean_vector(self) -> FloatArray:
@@ -399,6 +401,10 @@ class Snapshot:
     def copies(self, kind: Kind, numbers: IntArray) -> IntArray:
         self.check_open()
         return self.tables.copies(kind, numbers)
+
+    def threads(self, docs: IntArray) -> IntArray:
+        self.check_open()
+        return self.tables.threads(docs)
 
     def passage_counts(self, docs: IntArray) -> IntArray:
         return self.tables.passage_counts(docs)
@@ -494,3 +500,13 @@ class Snapshot:
     def mean_passage_length(self) -> float:
         counts = self.manifest.counts
         return counts.characters / counts.passages if counts.passages else 0.0
+
+
+def _below_one(known: tuple[IntArray, FloatArray], numbers: IntArray) -> FloatArray:
+    """The values `[n]` of some numbers `[n]`, 1 of all but those that are `known` to be less."""
+    below, of_below = known
+    values = np.ones(len(numbers), np.float32)
+    if len(below):
+        places, is_below = find_in(below, numbers)
+        values[is_below] = of_below[places[is_below]]
+    return values

@@ -8,7 +8,8 @@ a batch, not with all of them.
 
 from __future__ import annotations
 
-from itertools import chain, pairwise
+from dataclasses import dataclass
+from itertools import chain, groupby, pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -19,12 +20,13 @@ from aveyb_retrieval.indexes.store.words import runs_of
 from aveyb_retrieval.indexes.types import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from aveyb_retrieval.indexes.store.words import Language
-    from aveyb_retrieval.indexes.types import IntArray
+    from aveyb_retrieval.indexes.types import BoolArray, IntArray
 
 _BLANKS = bytes(code if code >= 128 or chr(code).isalnum() else ord(" ") for code in range(256))
+LONG_TEXT = 1 << 22  # characters
 _LOW = (1 << 32) - 1
 _AT_ONCE = 1 << 14  # different words of rows: so many are told apart in a processor's cache
 Text: TypeAlias = "tuple[str, str, IntArray, Sequence[str]]"
@@ -37,46 +39,138 @@ def word_columns(rules: Language, texts: Iterable[Text]) -> tuple[pa.Array, pa.A
     """Return the words of documents, of all their passages, and those of documents as they are
     written.
 
-    No character is looked at twice where spans begin and end beside blanks.
+    A long text is read part by part, as this takes some twenty times the memory of a text.
     """
-    pieces, of_texts, of_passages = list[str](), list[tuple[int, int]](), list[tuple[int, int]]()
-    for title, text, spans, headings in texts:
-        cuts, first = sorted({0, len(text), *spans.reshape(-1).tolist()}), len(pieces) + 1
-        if all(text[cut - 1].isspace() or text[cut].isspace() for cut in cuts[1:-1]):
-            parts = [text[slice(*piece)] for piece in pairwise(cuts)]
-            number = {cut: place for place, cut in enumerate(cuts, start=first)}
-            last, bodies = (
-                first + len(parts),
-                [(number[start], number[stop]) for start, stop in spans.tolist()],
-            )
+    columns = []
+    for is_long, group in groupby(texts, key=lambda text: len(text[1]) >= LONG_TEXT):
+        if is_long:
+            columns += [_columns_of_long(rules, text) for text in group]
         else:
-            parts = [text, *(text[slice(*span)] for span in spans.tolist())]
-            last, bodies = (
-                first + 1,
-                [(place, place + 1) for place in range(first + 1, first + len(parts))],
-            )
-        of_texts.append((first - 1, last))
-        for place, (_, body) in enumerate(
-            zip(headings, bodies, strict=True), start=first + len(parts)
-        ):
-            of_passages += [(place, place + 1), body]
-        pieces += [title, *parts, *headings]
-    different, numbers, firsts = _runs(pieces)
+            found = _Columns.of(rules, group)
+            columns.append((found.of_texts, found.of_passages, found.written))
+    of_texts, of_passages, forms = (pa.concat_arrays(each) for each in zip(*columns, strict=True))
+    return of_texts, of_passages, forms
 
-    def rows(pieces: Sequence[tuple[int, int]], each: int) -> tuple[IntArray, IntArray]:
-        """The runs of rows, each of so many ranges of pieces: their numbers `[m]`, and how many
-        there are in each.
+
+def _columns_of_long(rules: Language, text: Text) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """The same of one long text."""
+    in_order, beside, written, of_passages = list[str](), list[str](), dict[str, None](), []
+    for part in _parts(text):
+        columns = _Columns.of(rules, [part])
+        of_passages.append(columns.of_passages)
+        for column, words in zip(columns.of_texts_apart, (in_order, beside), strict=True):
+            words.append(column[0].as_py().strip())
+        written |= dict.fromkeys(columns.written[0].as_py().split())
+    of_text = _spaced(filter(None, [*in_order, *beside]))
+    return of_text, pa.concat_arrays(of_passages), _spaced(written)
+
+
+def _spaced(words: Iterable[str]) -> pa.Array:
+    """A column of one text, with a blank before and after each word; "" without words."""
+    together = " ".join(words)
+    return pa.array([f" {together} " if together else ""], pa.large_string())
+
+
+def _parts(text: Text) -> Iterator[Text]:
+    """Parts of a text that begin where passages do, of `LONG_TEXT` characters or a little more."""
+    title, whole, spans, headings = text
+    stops = np.maximum.accumulate(np.append(0, spans[:, 1]))[:-1]  # of all passages before each
+    starts = np.minimum.accumulate(spans[::-1, 0])[::-1]  # of each, or of one behind it
+    is_apart = (starts == spans[:, 0]) & (starts >= stops) & (starts > 0)
+    begin = first = 0
+    for row in np.flatnonzero(is_apart).tolist():
+        start = int(starts[row])
+        if start - begin >= LONG_TEXT and whole[start - 1].isspace():
+            yield title, whole[begin:start], spans[first:row] - begin, headings[first:row]
+            title, begin, first = "", start, row
+    yield title, whole[begin:], spans[first:] - begin, headings[first:]
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """The runs of letters of some texts, and the words that each run stands for.
+
+    Attributes:
+        words: All words, " " last; those of the first half are in the order of a text.
+        forms: Of each run, how its words are written.
+        beside: Of each run, whether it is found by another word, which is in the second half.
+        texts, passages: The runs of each `[m]`, and how many there are in each.
+    """
+
+    words: pa.Array
+    forms: Sequence[str]
+    beside: BoolArray
+    texts: tuple[IntArray, IntArray]
+    passages: tuple[IntArray, IntArray]
+
+    @property
+    def of_texts(self) -> pa.Array:
+        return _stored(self.words, self.beside, *self.texts)
+
+    @property
+    def of_texts_apart(self) -> tuple[pa.Array, pa.Array]:
+        """The words in order, and those that stand behind them."""
+        numbers, counts = self.texts
+        more = np.flatnonzero(self.beside[numbers])
+        rows = np.repeat(np.arange(len(counts)), counts)[more]
+        others = numbers[more] + len(self.beside)
+        in_order = _column(self.words, numbers, counts)
+        return in_order, _column(self.words, others, np.bincount(rows, minlength=len(counts)))
+
+    @property
+    def of_passages(self) -> pa.Array:
+        return _stored(self.words, self.beside, *self.passages)
+
+    @property
+    def written(self) -> pa.Array:
+        return _written(self.forms, *self.texts)
+
+    @classmethod
+    def of(cls, rules: Language, texts: Iterable[Text]) -> _Columns:
+        """Find the words of texts. No character is looked at twice where spans begin and end beside
+        blanks.
         """
-        bounds = firsts[np.array(pieces, np.int64).reshape(-1, 2)]
-        counts = bounds[:, 1] - bounds[:, 0]
-        return numbers[ranges(bounds[:, 0], counts)], counts.reshape(-1, each).sum(axis=1)
+        pieces, of_texts, of_passages = (
+            list[str](),
+            list[tuple[int, int]](),
+            list[tuple[int, int]](),
+        )
+        for title, text, spans, headings in texts:
+            cuts, first = sorted({0, len(text), *spans.reshape(-1).tolist()}), len(pieces) + 1
+            if all(text[cut - 1].isspace() or text[cut].isspace() for cut in cuts[1:-1]):
+                parts = [text[slice(*piece)] for piece in pairwise(cuts)]
+                number = {cut: place for place, cut in enumerate(cuts, start=first)}
+                last, bodies = (
+                    first + len(parts),
+                    [(number[start], number[stop]) for start, stop in spans.tolist()],
+                )
+            else:
+                parts = [text, *(text[slice(*span)] for span in spans.tolist())]
+                last, bodies = (
+                    first + 1,
+                    [(place, place + 1) for place in range(first + 1, first + len(parts))],
+                )
+            of_texts.append((first - 1, last))
+            for place, (_, body) in enumerate(
+                zip(headings, bodies, strict=True), start=first + len(parts)
+            ):
+                of_passages += [(place, place + 1), body]
+            pieces += [title, *parts, *headings]
+        different, numbers, firsts = _runs(pieces)
 
-    kept, whole = "\n".join(map(rules.kept.__getitem__, different)).split("\n"), rows(of_texts, 1)
-    in_order, more = kept[0::3], kept[1::3]
-    words = pa.array([*(f" {each}" for each in chain(in_order, more)), " "], pa.large_string())
-    beside = np.array([bool(each) for each in more], np.bool_)
-    passages = _stored(words, beside, *rows(of_passages, 2))
-    return _stored(words, beside, *whole), passages, _written(kept[2::3], *whole)
+        def rows(pieces: Sequence[tuple[int, int]], each: int) -> tuple[IntArray, IntArray]:
+            """The runs of rows, each of so many ranges of pieces: their numbers `[m]`, and how many
+            there are in each.
+            """
+            bounds = firsts[np.array(pieces, np.int64).reshape(-1, 2)]
+            counts = bounds[:, 1] - bounds[:, 0]
+            return numbers[ranges(bounds[:, 0], counts)], counts.reshape(-1, each).sum(axis=1)
+
+        kept = "\n".join(map(rules.kept.__getitem__, different)).split("\n")
+        in_order, more = kept[0::3], kept[1::3]
+        words = pa.array([*(f" {each}" for each in chain(in_order, more)), " "], pa.large_string())
+        beside = np.array([bool(each) for each in more], np.bool_)
+        return cls(words, kept[2::3], beside, rows(of_texts, 1), rows(of_passages, 2))
 
 
 def _runs(pieces: Iterable[str]) -> tuple[list[str], IntArray, IntArray]:

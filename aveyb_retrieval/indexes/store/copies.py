@@ -10,16 +10,22 @@ from __future__ import annotations
 import re
 import unicodedata
 from hashlib import blake2b
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 import regex
 
+from aveyb_retrieval.documents.records import MAIL_TYPES
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import Any
 
     from aveyb_retrieval.indexes.types import IntArray
 
+NO_THREAD = 0  # the digest of what is in no conversation
+_WORDS_AT_ONCE = 4096
 NO_WORDS = 0  # the digest of a text without words, which is a copy of nothing
 _PLAIN = dict.fromkeys([*range(0x2010, 0x2015), 0x2212], "-") | dict.fromkeys(
     map(ord, "\u2018\u2019\u02bc"), "'"
@@ -52,9 +58,20 @@ def copy_digest(text: str) -> int:
 
     Two of a billion different texts have one digest with a probability of 0.03.
     """
-    words = " ".join(normalized_words(text)).encode()
-    digest = int.from_bytes(blake2b(words, digest_size=8).digest(), "little", signed=True)
-    return digest if words else NO_WORDS
+    words, sums, is_empty = normalized_words(text), blake2b(digest_size=8), True
+    while some := list(islice(words, _WORDS_AT_ONCE)):
+        sums.update(f"{'' if is_empty else ' '}{' '.join(some)}".encode())
+        is_empty = False
+    return NO_WORDS if is_empty else int.from_bytes(sums.digest(), "little", signed=True)
+
+
+def thread_digest(metadata: Mapping[str, Any]) -> int:
+    """Hash the conversation that a mail belongs to to 64 bits; 0 of any other document."""
+    thread = metadata.get("thread")
+    if metadata.get("type") not in MAIL_TYPES or not isinstance(thread, str):
+        return NO_THREAD
+    digest = blake2b(thread.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True)
 
 
 def copy_digests(texts: Iterable[str]) -> IntArray:

@@ -9,13 +9,15 @@ them.
                 these four are null where it was not read from a file of its own), edits (JSON: what
                 people set in the metadata, which hold it already; null where nobody did), names
                 (null unless id or metadata have changed since those of `texts` were written)
-    texts       doc, text, copy (the digest of its words), words (of title, keywords and text),
-                forms (these as they are written, where they are stemmed), names (the words of id,
-                title and metadata, see `store.called`), codes
+    texts       doc, text, copy (the digest of its words), thread (of the conversation that a mail
+                belongs to, 0 for none), words (of title, keywords and text), forms (these as they
+                are written, where they are stemmed), names (the words of id, title and metadata,
+                see `store.called`), codes
     vectors     doc, vector: none of a document whose only passage has the same one
     passages    passage, start, stop (characters of the document's text), norm, copy (the digest of
-                its words), weight, heading, text (from there to where the next one starts, or to
-                its stop if that comes later), words (of heading and passage), vector, codes
+                its words), weight, share (how much it counts: less of what a mail only repeats,
+                see `encoder.text.quoting`), heading, text (from there to where the next one starts,
+                or to its stop if that comes later), words (of heading and passage), vector, codes
 
 `vector` is a fixed-size list of d float32 or float16 of unit length, where the index keeps that
 kind; `codes` are those of the tokens, one row of bytes after the other, where it keeps them. What a
@@ -73,7 +75,10 @@ if TYPE_CHECKING:
 
 CODES = "codes"
 COPY = "copy"  # the digest of a text's words
+THREAD = "thread"  # the digest of the conversation that a mail belongs to
 WEIGHT = "weight"
+SHARE = "share"  # how much a passage counts
+REPEATED_SHARE = 0.1  # where it says nothing but what a mail repeats
 _TITLE = ("title", "keywords", "file_sha256", "labels_sha256", "folder", "pages")
 Part = Literal["title", "metadata", "text"]
 # of a document, which are read by themselves; the pages come with the title
@@ -220,6 +225,7 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field("doc", pa.int64()),
                 pa.field("text", pa.large_string()),
                 pa.field(COPY, pa.int64()),
+                pa.field(THREAD, pa.int64()),
                 pa.field(WORDS, pa.large_string()),
                 *([] if encoding.language == PLAIN else [pa.field(FORMS, pa.large_string())]),
                 pa.field(NAMES, pa.large_string()),
@@ -235,6 +241,7 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field("norm", pa.float32()),
                 pa.field(COPY, pa.int64()),
                 pa.field(WEIGHT, pa.float32()),
+                pa.field(SHARE, pa.float32()),
                 *(pa.field(column, pa.large_string()) for column in ("heading", "text", WORDS)),
                 *([vector] if "passage" in encoding.kinds else []),
                 *(codes if encoding.tokens_of == "passage" else []),
@@ -476,13 +483,19 @@ class Tables:
 
     def light(self, kind: Kind) -> tuple[IntArray, FloatArray]:
         """Numbers `[n]`, ascending, and weights `[n]` of all vectors that weigh less than 1."""
-        table = self.documents if kind == "document" else self.passages
-        rows = table.scan([table.key, WEIGHT])
-        numbers, weights = rows[table.key].to_numpy(), rows[WEIGHT].to_numpy()
-        is_light = weights < 1
-        numbers, weights = numbers[is_light], weights[is_light]
+        return self._below_one(self.documents if kind == "document" else self.passages, WEIGHT)
+
+    def repeating(self) -> tuple[IntArray, FloatArray]:
+        """Numbers `[n]`, ascending, and shares `[n]` of all passages that count less than 1."""
+        return self._below_one(self.passages, SHARE)
+
+    def _below_one(self, table: Dataset | RowTable, column: str) -> tuple[IntArray, FloatArray]:
+        rows = table.scan([table.key, column])
+        numbers, values = rows[table.key].to_numpy(), rows[column].to_numpy()
+        is_below = values < 1
+        numbers, values = numbers[is_below], values[is_below]
         order = np.argsort(numbers)
-        return numbers[order], weights[order]
+        return numbers[order], values[order]
 
     def counted(self, docs: IntArray) -> tuple[IntArray, dict[str, IntArray]]:
         """The counts of documents, in the order of `docs` `[n]`: numbers `[m]` of those that are
@@ -542,6 +555,13 @@ class Tables:
         rows = table.take(ascending, [COPY])
         self.check_all(kind, ascending, rows[table.key].to_numpy())
         return rows[COPY].to_numpy()[places]
+
+    def threads(self, docs: IntArray) -> IntArray:
+        """The digests `[n]` of the conversations that documents `[n]` belong to."""
+        ascending, places = np.unique(docs, return_inverse=True)
+        rows = self.texts.take(ascending, [THREAD])
+        self.check_all("document", ascending, rows["doc"].to_numpy())
+        return rows[THREAD].to_numpy()[places]
 
     def read_shown(self, numbers: Sequence[int]) -> dict[int, ShownPassage]:
         """What is shown of passages, by number; those that are not there are left out."""

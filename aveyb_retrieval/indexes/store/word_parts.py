@@ -28,7 +28,7 @@ from aveyb_retrieval.indexes.store.vocabulary import WordSet
 from aveyb_retrieval.indexes.types import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from pathlib import Path
 
     import numpy.typing as npt
@@ -164,6 +164,9 @@ class _Run:
     counts: npt.NDArray[np.unsignedinteger]
 
 
+BYTES_AT_ONCE = 1 << 22  # of words that are told apart together; it takes twenty times the memory
+
+
 def make_part(texts: Iterable[tuple[IntArray, pa.LargeStringArray]]) -> WordPart:
     """Make the part of rows: their numbers, ascending, and their words as they are stored.
 
@@ -197,28 +200,57 @@ def _run(
 ) -> tuple[_Run, IntArray]:
     """The lists of rows with words, counted from `first_row`; and how many words all rows have."""
     offsets = np.frombuffer(words.buffers()[1], np.int64)[words.offset :][: len(words) + 1]
-    data = np.frombuffer(words.buffers()[2] or b"", np.uint8)[: offsets[-1]]
+    data = np.frombuffer(words.buffers()[2] or b"", np.uint8)
+    sizes = np.zeros(len(words), np.int64)
+    keys, counts = [_NOTHING], [_NOTHING]
+    for begin, end in _byte_ranges(data, int(offsets[0]), int(offsets[-1])):
+        starts, token_words = _tokens(data[begin:end], dictionary)
+        token_rows = np.searchsorted(offsets, starts + begin, side="right") - 1
+        sizes += np.bincount(token_rows, minlength=len(sizes))
+        # a word and a row in one number, so that a word's rows ascend
+        some, times = np.unique(token_words << 32 | token_rows, return_counts=True)
+        keys.append(some)
+        counts.append(times)
+    together = np.concatenate(keys)
+    order = np.argsort(together, kind="stable")
+    together = together[order]
+    first = np.flatnonzero(np.diff(together, prepend=-1))
+    held = together[first]
+    times = np.add.reduceat(np.concatenate(counts)[order], first) if len(first) else _NOTHING
+    of_word = held >> 32
+    heads = np.flatnonzero(np.diff(of_word, prepend=-1))
+    numbers = np.cumsum(sizes > 0) - 1 + first_row
+    rows = numbers[held & 0xFFFFFFFF].astype(np.uint32)
+    run = _Run(of_word[heads], np.diff(heads, append=len(held)), rows, _narrow(times))
+    return run, sizes
+
+
+def _byte_ranges(data: npt.NDArray[np.uint8], begin: int, stop: int) -> Iterator[tuple[int, int]]:
+    """Ranges of stored words, each of which begins and ends with a blank that may be of two."""
+    while begin < stop:
+        end = begin + 1 + BYTES_AT_ONCE
+        while end < stop and data[end - 1] != _BLANK:
+            end += 1
+        end = min(end, stop)
+        yield begin, end
+        begin = end - 1 if end < stop else stop
+
+
+def _tokens(
+    data: npt.NDArray[np.uint8], dictionary: dict[str, int]
+) -> tuple[IntArray, npt.NDArray[np.int64]]:
+    """Where the words of some bytes begin `[m]`, and their numbers in a dictionary, which takes in
+    new ones.
+    """
     blank = data == _BLANK
     starts = np.flatnonzero(blank[:-1] > blank[1:]) + 1
-    starts = starts[np.searchsorted(starts, offsets[0]) :]
-    sizes = np.diff(np.searchsorted(starts, offsets))
     edges = pa.py_buffer(np.append(starts, len(data)))
     tokens = pa.LargeStringArray.from_buffers(
-        len(starts), edges, pa.py_buffer(data)
+        len(starts), edges, pa.py_buffer(np.ascontiguousarray(data))
     ).dictionary_encode()
     spelled = pc.ascii_rtrim_whitespace(tokens.dictionary).to_pylist()  # blanks follow each token
     known = [dictionary.setdefault(word, len(dictionary)) for word in spelled]
-    token_words = np.array(known, np.int64)[tokens.indices.to_numpy()]
-    token_rows = np.repeat(np.cumsum(sizes > 0) - 1, sizes) + first_row
-    keys = np.sort(token_words << 32 | token_rows)
-    first = np.flatnonzero(np.diff(keys, prepend=-1))
-    counts = np.diff(first, append=len(keys))
-    held = keys[first]
-    of_word = held >> 32
-    heads = np.flatnonzero(np.diff(of_word, prepend=-1))
-    rows = (held & 0xFFFFFFFF).astype(np.uint32)
-    run = _Run(of_word[heads], np.diff(heads, append=len(held)), rows, _narrow(counts))
-    return run, sizes
+    return starts, np.array(known, np.int64)[tokens.indices.to_numpy()]
 
 
 def merge_parts(parts: Sequence[WordPart], live: Callable[[IntArray], BoolArray]) -> WordPart:

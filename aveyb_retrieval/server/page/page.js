@@ -197,6 +197,7 @@ function drawHit(hit, sure) {
   const others = hit.passages.slice(1).filter((passage) => passage.span[1] > passage.span[0]);
   if (others.length > 0) item.append(drawOthers(hit, others));
   if (hit.duplicates.length > 0) item.append(element("p", "also", `The same in ${hit.duplicates.join(", ")}`));
+  if (hit.earlier.length > 0) item.append(element("p", "also", `Older in ${hit.earlier.join(", ")}`));
   item.append(metadataChips(hit.metadata));
   return item;
 }
@@ -216,7 +217,7 @@ function drawPlace(hit, sure) {
   const place = element("p", "place", "");
   const page = pageName(hit);
   const heading = [hit.title, page].some((other) => other.toLowerCase() === hit.heading.toLowerCase()) ? "" : hit.heading;
-  const parts = [hit.index, heading, page, hit.title && hit.id];
+  const parts = [day(hit.date), hit.author, hit.index, heading, page, hit.title && hit.id];
   for (const part of parts.filter(Boolean)) place.append(writtenText("span", "", part));
   if (hit.confidence !== null) {
     const [, words] = BANDS.find(([least]) => hit.confidence >= least);
@@ -229,6 +230,11 @@ function drawPlace(hit, sure) {
     place.append(fit);
   }
   return place;
+}
+
+// A date without what nobody reads of it, such as its zone.
+function day(date) {
+  return date?.replace(/^(\d{4}-\d\d-\d\d)T(\d\d:\d\d).*$/, "$1 $2") ?? "";
 }
 
 function drawOthers(hit, others) {

@@ -112,6 +112,7 @@ export function unitSpans(text, first, spans) {
 // What a document calls the page of a hit or passage, and its number where that differs; "" where there are none.
 export function pageName({ page, page_label: label, page_unit: unit = "page" }) {
   if (page === undefined || page === null) return "";
+  if (unit === "file" && label === String(page)) return ""; // the text of a mail
   if (unit !== "page") return `${unit} ${label}`;
   return label && label !== String(page) ? `page ${label} (${page})` : `page ${page}`;
 }

@@ -1,0 +1,113 @@
+"""Sorting: hits that match, by a field of the documents instead of by their scores.
+
+A hit matches that is among the best `candidates` and scores at least half as much as the best one,
+counted from a document at random; where `min_score` is given, or the scores have no such scale (of
+`fusion="rrf"`, of a reranker), all of the `candidates` match. Numbers come before dates, dates
+before other texts; of a list the largest value counts where sorting descends, else the smallest.
+Documents without the field stand last, in the order of the ranking, as do equal values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.search.matches import STRENGTH
+from aveyb_retrieval.indexes.store.filters import OWN, field_keys, is_number
+
+if TYPE_CHECKING:
+    from aveyb_retrieval.indexes.search.evidence import Evidence
+    from aveyb_retrieval.indexes.search.matches import Matches
+    from aveyb_retrieval.indexes.store.tables import StoredDocument
+    from aveyb_retrieval.indexes.types import IntArray
+
+MATCHING_SHARE = 0.5  # of the best hit's score
+Value = tuple[int, Any]  # its kind, and what is compared within the kind
+_NUMBER, _DATE, _TEXT = range(3)
+
+
+@dataclass(frozen=True)
+class Sort:
+    """A field, and whether its largest values come first."""
+
+    field: str
+    descends: bool
+
+    @classmethod
+    def parse(cls, sort: object) -> Sort:
+        """Read "date" or "-date"; raises ConfigError where it means nothing."""
+        name = sort.removeprefix("-") if isinstance(sort, str) else ""
+        if not isinstance(sort, str) or not name.strip():
+            raise ConfigError(
+                f"sort={sort!r}: must be a field, as 'date', or '-date' for the newest first"
+            )
+        field_keys(name)  # only for its errors
+        return cls(name, sort.startswith("-"))
+
+
+def matching_score(evidence: Evidence, best: Matches) -> float:
+    """The least score of hits that match, given a ranking that begins with the best ones."""
+    options = evidence.options
+    has_scale = options.rerank is None and (options.fusion != "rrf" or options.unit == "passage")
+    if options.min_score is not None or not has_scale or not len(best):
+        return -math.inf
+    at_random = evidence.background if options.mode == "dense" else 0.0
+    highest = float(strengths(best)[0])
+    return at_random + MATCHING_SHARE * (highest - at_random) if highest > at_random else -math.inf
+
+
+def strengths(matches: Matches) -> np.ndarray:
+    """What orders matches `[n]` on a scale that begins at a document at random."""
+    return matches.parts.get(STRENGTH, matches.scores)
+
+
+def sorted_rows(evidence: Evidence, sort: Sort, matches: Matches) -> IntArray:
+    """The rows `[n]` of matches in the order of a field; raises ConfigError where no document has
+    it.
+    """
+    documents = evidence.documents.read(matches.docs.tolist())
+    values = [_value(documents[doc], sort) for doc in matches.docs.tolist()]
+    with_value = [row for row, value in enumerate(values) if value is not None]
+    if not with_value and len(matches) and not evidence.view.has_field(sort.field):
+        raise ConfigError(f"sort: no document has the field {sort.field!r}")
+    without = [row for row, value in enumerate(values) if value is None]
+    # equal values stay in the order of the ranking, whether they descend or not
+    ascending = sorted(set(filter(None, values)))
+    place = {value: number for number, value in enumerate(ascending)}
+    sign = -1 if sort.descends else 1
+    with_value.sort(key=lambda row: sign * place[values[row]])  # type: ignore[index]
+    return np.array([*with_value, *without], np.int64)
+
+
+def _value(document: StoredDocument, sort: Sort) -> Value | None:
+    value: Any = document.metadata
+    if sort.field in OWN:
+        value = document.id if sort.field == "_id" else document.title
+    else:
+        for key in field_keys(sort.field):
+            value = value.get(key) if isinstance(value, Mapping) else None
+    listed = [_comparable(item) for item in (value if isinstance(value, list) else [value])]
+    known = [item for item in listed if item is not None]
+    if not known:
+        return None
+    return max(known) if sort.descends else min(known)
+
+
+def _comparable(value: object) -> Value | None:
+    if isinstance(value, bool) or is_number(value):
+        return _NUMBER, value
+    if not isinstance(value, str):
+        return None
+    if value[4:5] == "-":
+        try:
+            date = datetime.fromisoformat(value)
+            return _DATE, (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            pass
+    return _TEXT, value.casefold()

@@ -1,0 +1,112 @@
+"""Of mails of one conversation the newest statement stands first; it names the older ones."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from aveyb_retrieval import Retriever, build_index, hits_to_prompt
+from aveyb_retrieval.encoder.text.passages import PassageSize, cut_passages
+from aveyb_retrieval.encoder.text.quoting import repeat_starts, repeated_passages
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+QUESTION = "When does the ferry to Skagen leave?"
+
+
+def quoted(sender: str, text: str) -> str:
+    lines = "\n".join(f"> {line}" for line in text.splitlines())
+    return f"On Mon, 4 May 2026 at 9:12 {sender} wrote:\n\n{lines}"
+
+
+def mail(number: int, text: str, thread: str = "a@x", sender: str = "Ada <ada@example.org>") -> Any:
+    date = f"2026-05-{number:02}T08:00:00+00:00"
+    head = f"From: {sender}\nDate: {date}"
+    about = {"type": "mail", "thread": thread, "date": date, "from": sender}
+    return {"_id": f"m{number}", "title": "Ferry", "text": f"{head}\n\n{text}\n", **about}
+
+
+FIRST = "The ferry to Skagen leaves at 14:20 from pier 3."
+SECOND = "The ferry to Skagen now leaves at 16:45 from pier 3."
+MAILS = [
+    mail(4, FIRST),
+    mail(6, f"Thank you.\n\n{quoted('Ada', FIRST)}"),
+    mail(9, f"{SECOND}\n\n{quoted('Ada', FIRST)}"),
+    mail(12, f"See you there.\n\n{quoted('Ada', SECOND)}"),
+    mail(14, "The canteen opens at noon.", thread="b@x"),
+    mail(15, "The gate has code 4471.", thread="c@x"),
+]
+
+
+@pytest.fixture(scope="module")
+def retriever(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
+    path = tmp_path_factory.mktemp("mails") / "index"
+    build_index(MAILS, path)
+    return Retriever.load(path)
+
+
+@pytest.mark.parametrize("unit", ["document", "passage"])
+def test_the_newest_statement_leads_and_names_the_others(retriever: Retriever, unit: Any) -> None:
+    first, second, *_ = retriever.search(QUESTION, k=6, unit=unit)
+    assert (first.id, first.earlier) == ("m9", ("m4",))
+    assert {"m6", "m12"} <= {*first.duplicates}
+    assert second.id not in ("m4", "m6") or unit == "passage"
+    assert first.text[slice(*first.best_sentence)].endswith("16:45 from pier 3.")
+    assert first.score >= second.score
+    assert first.passage is not None
+    assert "14:20" not in first.passage
+
+
+def test_each_mail_is_shown_where_nothing_is_folded(retriever: Retriever) -> None:
+    hits = retriever.search(QUESTION, k=6, fold=False)
+    assert {hit.id for hit in hits} == {f"m{n}" for n in (4, 6, 9, 12, 14, 15)}
+    assert all(not hit.earlier for hit in hits)
+
+
+@pytest.mark.parametrize("mode", ["lexical", "dense", "hybrid"])
+def test_pages_are_slices_of_one_ranking(retriever: Retriever, mode: Any) -> None:
+    whole = retriever.search(QUESTION, k=6, mode=mode)
+    parts = [hit for n in range(6) for hit in retriever.search(QUESTION, k=1, offset=n, mode=mode)]
+    assert [hit.id for hit in parts] == [hit.id for hit in whole]
+
+
+def test_nothing_is_folded_of_what_only_quotations_say(tmp_path: Path) -> None:
+    lost = "The permit of the weir has number 8812."
+    mails = [mail(n, f"Agreed.\n\n{quoted('Eva', lost)}") for n in (4, 5)]
+    build_index([*mails, *MAILS[-2:]], tmp_path / "i")
+    hits = Retriever.load(tmp_path / "i").search("which number has the permit of the weir?", k=2)
+    assert {hit.id for hit in hits} == {"m4", "m5"}
+    assert all("8812" in hit.text[slice(*hit.best_sentence)] for hit in hits)
+
+
+def test_other_documents_of_a_thread_are_not_mails(tmp_path: Path) -> None:
+    posts = [{**each, "type": "post"} for each in MAILS]
+    build_index(posts, tmp_path / "i")
+    assert all(not hit.earlier for hit in Retriever.load(tmp_path / "i").search(QUESTION, k=6))
+
+
+def test_what_a_mail_repeats_are_passages_of_their_own() -> None:
+    text = f"From: Ada\nTo: Bob\n\nYes.\n\n{quoted('Bob', 'Is it true?')}\n\n-- \nAda, 555\n"
+    offsets = [(n, n + 1) for n in range(len(text))]
+    import numpy as np
+
+    cuts = cut_passages(text, np.array(offsets), PassageSize(1000))
+    parts = [text[start:stop] for start, stop in cuts.spans.tolist()]
+    assert [part.split()[0] for part in parts] == ["From:", "On", "--"]
+    assert repeated_passages(text, cuts.spans).tolist() == [False, True, True]
+    assert (cuts.ranges[1:, 0] == cuts.ranges[:-1, 1]).all()
+    assert repeat_starts(text.removeprefix("From: Ada\nTo: Bob\n")) == []  # no mail
+
+
+def test_an_answer_stays_with_the_question_above_it() -> None:
+    text = "From: Ada\n\nSee below.\n\n> When?\n\nOn Monday.\n\n> Where?\n\nHere.\n"
+    assert [text[start:].split()[1] for start in repeat_starts(text)] == ["When?", "Where?"]
+
+
+def test_a_prompt_has_dates_and_senders(retriever: Retriever) -> None:
+    hits = retriever.search(QUESTION, k=1)
+    assert (hits[0].date, hits[0].author) == (MAILS[2]["date"], "Ada <ada@example.org>")
+    head = hits_to_prompt(hits).splitlines()[0]
+    assert head.startswith("[1] Ferry (m9, 2026-05-09T08:00:00+00:00, Ada <ada@example.org>, ")
