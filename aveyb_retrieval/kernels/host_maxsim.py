@@ -59,7 +59,8 @@ class SplitVocabulary:
 def score_blocks(
     splits: Sequence[np.ndarray], rows_of: RowsOf, eps: float
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Score a document's splits against its earlier ones, `BLOCK` columns at a time.
+    """Score a document's splits against its earlier ones by MaxSim (section 3.1), `BLOCK` columns
+    at a time.
 
     Args:
         splits: the token ids of each split, int `[T]`.

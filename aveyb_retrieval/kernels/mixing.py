@@ -1,4 +1,4 @@
-"""The contextualizers, which mix the tokens of a split: static and dynamic (Avey-B eq. 4 to 7).
+"""The contextualizers, which mix a split's tokens: static and dynamic (equations 4 to 7).
 
 Each has a plain torch reference, which is its definition, and a form by kernels.
 """
@@ -69,7 +69,8 @@ def static_mix_reference(
     bias: torch.Tensor | None = None,
     activation: str = "none",
 ) -> torch.Tensor:
-    """`gate * sigma(V @ mixed + b)` for every split of a group.
+    """Static contextualizer (Avey-B, equation 4): `gate * sigma(V @ mixed + b)` for every split of
+    a group.
 
     `mixed` and `gate` are `[n, T, D]`, the two halves of the tail; `weight` is `[T, T]`, the upper
     left corner of V for splits of up to T tokens; the options are those of `Mixing`.
@@ -137,23 +138,24 @@ def dynamic_mix_reference(
     bias: torch.Tensor | None = None,
     activation: str = "none",
 ) -> torch.Tensor:
-    """`gate * sigma(rownorm(N(mixed) N(mixed)^T) @ mixed + b)` for every split of a group; see
-    `static_mix_reference`.
+    """Dynamic contextualizer (Avey-B, equations 5 to 7): `gate * sigma(rownorm(N(mixed) N(mixed)^T)
+    @ mixed + b)` for every split of a group; see `static_mix_reference`.
 
     The division by the row's sum is applied after the product, which is the same and touches `D`
     values a row, not `T`. Norms and row sums are taken in float32 at least, whatever the dtype.
-    Normalization is "sum", row / (sum + eps) (eq. 6), or "l1", row / max(sum of absolutes, 1e-12)
+    Normalization is "sum", row / (sum + eps), or "l1", row / max(sum of absolutes, 1e-12)
     (released code).
     """
     mixed = zero_padding(mixed, lengths)
     wide = torch.promote_types(mixed.dtype, torch.float32)
     norm = torch.linalg.vector_norm(mixed, dim=-1, keepdim=True, dtype=wide).clamp_min(_MIN_NORM)
     unit = (mixed / norm).to(mixed.dtype)
-    similarity = torch.matmul(unit, unit.transpose(1, 2))
+    similarity = torch.matmul(unit, unit.transpose(1, 2))  # equation 5
     if normalization == "l1":
         row_sum = similarity.abs().sum(-1, keepdim=True, dtype=wide).clamp_min(_MIN_NORM)
     else:
-        row_sum = similarity.sum(-1, keepdim=True, dtype=wide) + eps
+        row_sum = similarity.sum(-1, keepdim=True, dtype=wide) + eps  # equation 6
+    # equation 7
     out = (torch.matmul(similarity, mixed) / row_sum).to(mixed.dtype)
     return gated(out, gate, lengths, bias, activation)
 

@@ -125,8 +125,8 @@ def enrich(
     eps: float,
     activation: str,
 ) -> torch.Tensor:
-    """Enricher: `act(RMSNorm(x) @ weight^T + bias)` (Avey-B eq. 1), act "gelu" or "relu2": `[n, T,
-    D]` -> `[n, T, M]`.
+    """Enricher (Avey-B, equation 1): `act(RMSNorm(x) @ weight^T + bias)`, act "gelu" or "relu2":
+    `[n, T, D]` -> `[n, T, M]`.
 
     Norm_weight is `[D]`, weight `[M, D]`, bias `[M]`; eps is added to the mean square before the
     root.
@@ -144,8 +144,8 @@ def fuse(
     residual: torch.Tensor,
     alpha: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Fuser: `context @ Wc^T + bypass @ Wb^T + bias + alpha * residual` (Avey eq. 3), without
-    concatenating.
+    """Fuser (Avey-B, equation 3): `context @ Wc^T + bypass @ Wb^T + bias + alpha * residual`,
+    without concatenating.
 
     Args:
         context: `[n, T, Dc]`, the contextualizer's output.

@@ -35,7 +35,8 @@ class Choice:
 def choose(
     layout: SplitLayout, ids: np.ndarray, rows_of: RowsOf, settings: EncoderSettings
 ) -> Choice:
-    """Choose for every split of a batch the k best earlier splits of its own document.
+    """Choose for every split of a batch the k best earlier splits of its own document (section
+    3.1).
 
     Args:
         layout: where the documents' splits are.
@@ -66,7 +67,10 @@ def choose(
 
 
 def split_weights(choice: Choice, settings: EncoderSettings) -> np.ndarray:
-    """Return the weights float32 `[n, k]` of chosen splits, those of `Ranker.weights`."""
+    """Return the weights float32 `[n, k]` of chosen splits: score over highest score (section 3.1).
+
+    `Ranker.weights` says what becomes of small divisors.
+    """
     rows, scores = choice.rows, choice.scores
     chosen = rows >= 0
     if not chosen.any():

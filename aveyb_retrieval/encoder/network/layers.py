@@ -38,8 +38,13 @@ if TYPE_CHECKING:
 
 
 class AveyBLayer(nn.Module):
-    """`x -> fuser([contextualized tail, bypassed head]) + residual` on a group of splits, each
+    """`x -> fuser([bypassed head, contextualized tail]) + residual` on a group of splits, each
     split alone.
+
+        Z = sigma(RMSNorm(X) U + b), cut into Z_h, Z_tl, Z_tr    `enriched`, equation 1
+        c = Z_tl * relu(V Z_tr + b)                              `mix` if static, equation 4
+        c = Z_tl * relu(S~ Z_tr + b)                             `mix` if dynamic, 5 to 7
+        [Z_h, c] O + o + X                                       `forward`, equation 3
     """
 
     def __init__(self, settings: EncoderSettings, kind: str, order: int = 0) -> None:
@@ -70,8 +75,8 @@ class AveyBLayer(nn.Module):
         return fuse(context, bypass, context_weight, bypass_weight, self.fuser.bias, x, self.alpha)
 
     def enriched(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return what the enricher makes of `[n, T, D]`: bypass `[n, T, b]`, gate and mixed `[n, T,
-        m]`.
+        """Run the enricher (equation 1) on `[n, T, D]`: bypass Z_h `[n, T, b]`, gate Z_tl and mixed
+        Z_tr `[n, T, m]`.
         """
         enriched = enrich(
             x,
@@ -95,7 +100,9 @@ class AveyBLayer(nn.Module):
     def mix(
         self, mixed: torch.Tensor, gate: torch.Tensor, lengths: torch.Tensor | None
     ) -> torch.Tensor:
-        """Run the contextualizer on the two halves of the tail, `[n, T, m]` each -> `[n, T, m]`."""
+        """Run the contextualizer, static (equation 4) or dynamic (equations 5 to 7), on the two
+        halves of the tail, `[n, T, m]` each -> `[n, T, m]`.
+        """
         width = mixed.shape[1]
         weight, bias = self.mixing_parameters()
         how = self.mixing_options(lengths, bias, width)

@@ -51,8 +51,8 @@ class Retrieved:
 
 
 class Ranker(nn.Module):
-    """Choose splits by MaxSim and compress `(k + 1) S` tokens back to S with one learned matrix
-    (eq. 8).
+    """Choose splits by MaxSim (section 3.1) and compress `(k + 1) S` tokens back to S with one
+    learned matrix (equation 8).
     """
 
     def __init__(self, settings: EncoderSettings) -> None:
@@ -254,8 +254,8 @@ class Ranker(nn.Module):
         weights: torch.Tensor | None,
         embedding: torch.Tensor,
     ) -> torch.Tensor:
-        """Return the neural processor's input for one group of splits: `P [w1 X_r1, ..., wk X_rk,
-        X] + X`.
+        """Return the neural processor's input for one group of splits, `P [w1 X_r1, ..., wk X_rk,
+        X] + X` (equation 8, with the published version's residual).
 
         Of the current split's block of P only the first T rows and columns are used.
 
