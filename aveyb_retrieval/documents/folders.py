@@ -503,25 +503,27 @@ def _files_of_maildir(
 
 
 def documents_of(file: SourceFile, unreadable: list[Rejected]) -> list[SourceFile]:
-    """Return the documents of a file: of a mailbox its messages, of any other file itself.
+    """Return the documents of a file: of a mailbox its messages, of any other file, and of an empty
+    mailbox, itself.
 
     A mailbox that cannot be read is added to `unreadable`.
     """
     if file.kind.name != "mailbox" or file.kind.compression:
         return [file]
     try:
-        return [
-            replace(
-                file,
-                id=f"{file.id}/{path_text(message.name)}",
-                kind=FileKind("mail", "", (message.start, message.stop)),
-            )
-            for message in messages_of(file.path)
-        ]
+        messages = list(messages_of(file.path))
     except Unreadable as error:
         location = SourceLocation(path_text(file.path), 0)
         unreadable.append(Rejected(location, str(error), "", found=not file.named))
         return []
+    return [
+        replace(
+            file,
+            id=f"{file.id}/{path_text(message.name)}",
+            kind=FileKind("mail", "", (message.start, message.stop)),
+        )
+        for message in messages
+    ] or [file]
 
 
 def beir_corpus(folder: Path, *, follow_links: bool) -> Path | None:

@@ -141,3 +141,24 @@ def test_what_is_no_mail_in_a_mailbox_costs_the_others_nothing(
     report = build_index(folder, tmp_path / "i", model=FakeEmbedder(), on_error="skip")
     assert report.documents == 2
     assert any("box.mbox" in notice.path for notice in report.notices) or report.rejected == 1
+
+
+def test_an_empty_mailbox_is_called_empty(folder: Path, tmp_path: Path) -> None:
+    (folder / "Inbox.mbox").write_bytes(mbox(mail("One", "pears\n")))
+    (folder / "Drafts.mbox").write_bytes(b"")
+    report = build_index(folder, tmp_path / "i", model=FakeEmbedder())
+    assert report.documents == 1
+    assert [(notice.path.endswith("Drafts.mbox"), notice.reason) for notice in report.notices] == [
+        (True, "empty")
+    ]
+
+
+def test_a_mail_of_apple_that_is_cut_says_so(folder: Path, tmp_path: Path) -> None:
+    message = mail("One", "pears and plums\n")
+    (folder / "1.emlx").write_bytes(b"%d\n" % len(message) + message + b"<plist></plist>")
+    (folder / "2.emlx").write_bytes(b"%d\n" % len(message) + message[:-6])
+    report = build_index(folder, tmp_path / "i", model=FakeEmbedder())
+    assert report.documents == 2
+    (notice,) = report.notices
+    assert notice.path.endswith("2.emlx")
+    assert notice.reason == "the last 6 bytes of the mail are missing"

@@ -7,6 +7,7 @@ import binascii
 import io
 import re
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -123,7 +124,12 @@ def read_eml(data: bytes, limits: Limits, inner: InnerFiles) -> FileText:
 
 def read_emlx(data: bytes, limits: Limits, inner: InnerFiles) -> FileText:
     """Read a mail as Apple Mail keeps it."""
-    return read_eml(emlx_bytes(data), limits, inner)
+    message, missing = emlx_bytes(data)
+    found = read_eml(message, limits, inner)
+    if not missing:
+        return found
+    cut = f"the last {missing:,} bytes of the mail are missing"
+    return replace(found, warning="; ".join(filter(None, [cut, found.warning])))
 
 
 def read_mailbox(data: bytes, limits: Limits, inner: InnerFiles) -> FileText:

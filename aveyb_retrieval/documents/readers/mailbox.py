@@ -93,14 +93,15 @@ def message_bytes(data: bytes) -> bytes:
     return message
 
 
-def emlx_bytes(data: bytes) -> bytes:
-    """Return the message of a file of Apple Mail: a line with its length stands above it, and
-    settings below.
+def emlx_bytes(data: bytes) -> tuple[bytes, int]:
+    """Return the message of a file of Apple Mail, and how many of its bytes are missing: a line
+    with its length stands above it, and settings below.
     """
     length, _, behind = data.partition(b"\n")
     if not length.strip().isdigit():
         raise Unreadable("not a mail of Apple Mail: its first line is not a length")
-    return behind[: int(length)]
+    size = int(length)
+    return behind[:size], max(0, size - len(behind))
 
 
 def is_maildir(names: set[str]) -> bool:
