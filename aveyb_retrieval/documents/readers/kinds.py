@@ -64,6 +64,7 @@ _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 USERS_FILE = "users.json"  # of Slack, above its channels
 
 PICTURE = "picture"
+MIN_PICTURE_BYTES = 200  # of one that may show words
 # Each name is one of _READERS or _HOLDERS, below, or of LANGUAGES.
 SUFFIXES = {
     ".pdf": "pdf", ".docx": "docx", ".odt": "odt", ".rtf": "rtf", ".epub": "epub", ".pptx": "pptx",
@@ -258,7 +259,7 @@ def _parse_inner(
     kind = kind_of(PurePosixPath(name), found=True)
     if kind is None and may_be_text and not has_suffix(name) and looks_like_text(data[:LOOKED_AT]):
         kind = FileKind("text", "")
-    if kind is None or (kind.name == PICTURE and missing_package(PICTURE)):
+    if kind is None or (kind.name == PICTURE and _is_passed_over(data)):
         return None
     if not data:
         raise Unreadable("empty")
@@ -267,6 +268,11 @@ def _parse_inner(
     if kind.compression:
         data = _unpack(data, PurePosixPath(name), kind.compression, limits)
     return _parse(kind.name, data, limits, depth)
+
+
+def _is_passed_over(picture: bytes) -> bool:
+    """Whether a picture in another file is not even looked at: a logo, maybe a damaged one."""
+    return missing_package(PICTURE) is not None or len(picture) < MIN_PICTURE_BYTES
 
 
 _HOLDERS: dict[str, Callable[[bytes, Limits, InnerFiles], FileText]] = {
