@@ -526,6 +526,36 @@ def onnx() -> str:
     )
 
 
+def ocr() -> str:
+    """Return the table of ocr.json: pages a minute by one processor and by several."""
+    rows = results("ocr.json")
+    body = [
+        [
+            row["kind"],
+            f"{row['processors']}",
+            f"{row['processor_seconds_a_page']:.1f}",
+            f"{row['pages_a_minute']:.1f}",
+            f"{row['words_lost']:,} of {row['words']:,}",
+            f"{row['certainty']:.0f} %",
+        ]
+        for row in rows["rows"]
+    ]
+    columns = ["page", "processors", "processor seconds a page", "pages a minute", "words lost"]
+    processors = rows["machine"]["processors"]
+    return "\n".join(
+        [
+            table([*columns, "certainty"], body),
+            "",
+            (
+                "Pages of A4 with 42 lines, at 200 dots per inch, in"
+                f" {'+'.join(rows['languages'])} (`benchmarks/cpu/ocr.py`), on a machine of"
+                f" {processors} processors that others used too (load {rows['load']:.0f}):"
+                " processor seconds change less with that than pages a minute."
+            ),
+        ]
+    )
+
+
 def start() -> str:
     """Return the table of cpu_start.json: what a start costs with torch and without."""
     found = results("cpu_start.json")
@@ -850,6 +880,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "extras": extras,
     "onnx": onnx,
     "start": start,
+    "ocr": ocr,
     "files": files,
     "server": server,
     "hostile": hostile,

@@ -215,7 +215,7 @@ class _Reader:
         if not self._sees_turns:
             return _QUARTER_TURNS
         try:
-            found = self._run(
+            orientation = self._run(
                 pytesseract.image_to_osd,
                 self._picture,
                 output_type=pytesseract.Output.DICT,
@@ -223,7 +223,8 @@ class _Reader:
         except Unrecognized:
             self._seconds_left()  # else too little text to see how it lies
             return _QUARTER_TURNS
-        return (found["rotate"],) if found["rotate"] in _QUARTER_TURNS else ()
+        turn = orientation["rotate"]
+        return (turn,) if turn in _QUARTER_TURNS else ()
 
     def _words(self, turn: int) -> list[PictureWord]:
         import pytesseract

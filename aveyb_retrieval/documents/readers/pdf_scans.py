@@ -160,16 +160,16 @@ def choose_text(text: str, outcome: PictureText | Unreadable) -> RecognizedPage:
     """Return the text of a page, or what OCR finds with the lines that it does not find."""
     if isinstance(outcome, Unreadable):
         return RecognizedPage(text, None, str(outcome))
-    found = outcome.text
-    if not found or (text.strip() and shared_words(found, text) >= _SAME_WORDS):
+    by_ocr = outcome.text
+    if not by_ocr or (text.strip() and shared_words(by_ocr, text) >= _SAME_WORDS):
         return RecognizedPage(text, None)
     if count_words(text) > _STAMP_WORDS:
-        if known_share(found) <= known_share(text):
+        if known_share(by_ocr) <= known_share(text):
             return RecognizedPage(text, None)
-        return RecognizedPage(found, outcome.certainty)
-    missing = [line.strip() for line in text.splitlines() if shared_words(line, found) < 1]
+        return RecognizedPage(by_ocr, outcome.certainty)
+    missing = [line.strip() for line in text.splitlines() if shared_words(line, by_ocr) < 1]
     lines = [line for line in missing if line]
-    return RecognizedPage("\n\n".join([found, *lines]), outcome.certainty)
+    return RecognizedPage("\n\n".join([by_ocr, *lines]), outcome.certainty)
 
 
 def unread_pages(pages: dict[int, RecognizedPage], count: int) -> str:
