@@ -1,10 +1,9 @@
 """An engine of another package: Milvus, a server of 2.5 or newer or milvus-lite in a file, the only
 one ever run.
 
-    register_engine("milvus", MilvusCollection)          # for one process; an entry point does it
-    for all publish_index("handbook.index", "milvus://ann:secret@vectors.example:19530/handbook")
-    publish_index("handbook.index", "milvus:///srv/search/all.db/handbook")     # milvus-lite,
-    without a server
+    register_engine("milvus", MilvusCollection)
+    publish_index("handbook.index", "milvus://ann:secret@vectors.example:19530/handbook")
+    publish_index("handbook.index", "milvus:///srv/search/all.db/handbook")     # milvus-lite
 
 Needs pymilvus 3 (and milvus-lite). docs/engines.md says what an engine is, tests/engines what this
 one keeps to.

@@ -3,8 +3,8 @@
 
     python -m pytest tests/engines/test_qdrant.py     # needs qdrant-client
 
-`register_engine("qdrant", QdrantCollection)` makes its addresses known in one process, an entry
-point in all (docs/engines.md). Words are sparse vectors whose inverse frequency Qdrant counts.
+`register_engine("qdrant", QdrantCollection)` makes its addresses known (docs/engines.md). Words
+are sparse vectors whose inverse frequency Qdrant counts.
 Lengths of texts are compared with a fixed mean, so BM25 differs a little from that of an index
 directory.
 """

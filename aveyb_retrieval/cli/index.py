@@ -613,7 +613,6 @@ def unpublish(ids: tuple[str, ...], to: str, **options: Any) -> None:
     is_flag=True,
     help='Signs are conditions: "a phrase", +must, -mustnot, begin*, typo~.',
 )
-@click.option("--synonyms", metavar="FILE", help="File of more synonyms.")
 @click.option("--exact", is_flag=True, help="Score every vector instead of using the FAISS index.")
 @click.option("--model", help="Folder of the index's model, if it has moved.")
 @click.option("--device", default="cpu", help="Device of the model and of the search.")

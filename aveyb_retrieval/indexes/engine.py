@@ -6,16 +6,14 @@ Our own files (`aveyb_retrieval.indexes.search.local`) are one engine; a databas
 on any engine: it names documents by numbers, those of `aveyb_retrieval.indexes.types`, finds the
 nearest vectors and the best matches by words, and gives back what is stored under a number.
 
-Engines of other packages join by an entry point of the group `aveyb_retrieval.engines`: its name is
-the scheme of their addresses, its object (a subclass of `Collection`, or a module) has
-`open_engine` and `open_writer` of an address.
+Engines of other packages join by `register_engine`: an object with `open_engine` and `open_writer`
+of an address, such as a subclass of `Collection` or a module.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -264,18 +262,21 @@ class VectorEngine(Protocol):
         """Let go of files and connections. Searching afterwards is an error."""
 
 
-GROUP = "aveyb_retrieval.engines"
-_OURS = dict.fromkeys(("postgresql", "postgres"), "postgres:PostgresCollection")
+_OURS = {"postgresql": "postgres.PostgresCollection", "postgres": "postgres.PostgresCollection"}
+_registered: dict[str, Any] = {}
 
 
 def register_engine(scheme: str, engine: Any) -> None:
-    """Add an engine for this process, as an entry point does for all."""
-    _kinds()[scheme] = engine
+    """Make the addresses of an engine known in this process: `scheme` stands before their ://."""
+    _registered[scheme] = engine
 
 
 def is_address(path: object) -> bool:
     """Whether a name is the address of an engine, not of a directory."""
-    return isinstance(path, str) and "://" in path and path.partition("://")[0] in _kinds()
+    if not isinstance(path, str) or "://" not in path:
+        return False
+    scheme = path.partition("://")[0]
+    return scheme in _OURS or scheme in _registered
 
 
 def open_engine(address: str) -> VectorEngine:
@@ -292,19 +293,10 @@ def open_writer(address: str) -> Collection:
 
 def _module(address: str) -> Any:
     scheme = address.partition("://")[0]
-    if scheme not in _kinds():
-        raise ConfigError(
-            f"{scheme}://: an engine of this kind is not known; known are {', '.join(_kinds())}"
-        )
-    found = _kinds()[scheme]
-    return found.load() if isinstance(found, EntryPoint) else found
-
-
-@cache
-def _kinds() -> dict[str, Any]:
-    """The engines by scheme: entry points, loaded when they are needed, and what was added."""
-    ours = {
-        scheme: EntryPoint(scheme, f"aveyb_retrieval.engines.{where}", GROUP)
-        for scheme, where in _OURS.items()
-    }
-    return {point.name: point for point in entry_points(group=GROUP)} | ours
+    if scheme in _registered:
+        return _registered[scheme]
+    if scheme not in _OURS:
+        schemes = ", ".join([*_OURS, *_registered])
+        raise ConfigError(f"{scheme}://: an engine of this kind is not known; known are {schemes}")
+    module, name = _OURS[scheme].split(".")
+    return getattr(import_module(f"aveyb_retrieval.engines.{module}"), name)

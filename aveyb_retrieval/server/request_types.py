@@ -35,8 +35,6 @@ limits = Limits()
 DEFAULT_K = 10
 MAX_FACETS = 20  # fields whose values are counted, by a request
 MAX_IDS = 10_000
-MAX_SYNONYM_LINES = 100
-MAX_SYNONYM_CHARACTERS = 1_000  # of a line
 MAX_FIELD_CHARACTERS = 200  # of the name of a field: twenty of them fit into a URL
 MAX_PLACE = 1 << 40  # characters of a text
 MAX_GRANTED = 1 << 40  # of what makes no difference
@@ -73,7 +71,6 @@ FilterField = Annotated[
     ),
 ]
 FieldName = Annotated[str, not_blank(MAX_FIELD_CHARACTERS)]
-SynonymLine = Annotated[str, not_blank(MAX_SYNONYM_CHARACTERS)]
 Cursor = Annotated[
     str,
     Meta(
@@ -160,13 +157,6 @@ class Search(OfIndex, frozen=True, kw_only=True):
     candidates: Annotated[int, Meta(ge=1, le=limits.max_candidates)] = Options.candidates
     exact: bool = Options.exact
     operators: bool = Options.operators
-    synonyms: Annotated[
-        Annotated[list[SynonymLine], items(MAX_SYNONYM_LINES)] | None,
-        description(
-            "More synonyms than the index was built with, such as"
-            ' `["car, automobile", "k8s => kubernetes"]`'
-        ),
-    ] = None
     boost: Annotated[
         dict[str, Any] | None,
         description(

@@ -201,9 +201,7 @@ def _count_values(index: Retriever, fields: Search, queries: list[str]) -> bytes
     """Count the values of the fields that are asked for; return them as JSON."""
     ids = fields.ids
     if fields.facets_of == "found":
-        conditions: Any = {
-            name: getattr(fields, name) for name in ("filter", "ids", "operators", "synonyms")
-        }
+        conditions: Any = {name: getattr(fields, name) for name in ("filter", "ids", "operators")}
         ranked = index.rank(queries, MAX_COUNTED, mode="lexical", **conditions)
         ids = list({document_id for ranking in ranked for document_id, _ in ranking})
     facets = {

@@ -131,14 +131,9 @@ def test_exact_words_are_asked_for_and_what_may_be_meant_is_said(
         told
         == "no document has 'aples'; did you mean 'apples'?\nnothing found; nothing has +aples\n"
     )
-    assert "line 1: 'two words'" in _refused(run, tmp_path, "two words")
-
-
-def _refused(run: Run, folder: Path, line: str) -> str:
-    (folder / "wrong.txt").write_text(line)
-    result = run("search", folder / "ix", "grow", "--synonyms", folder / "wrong.txt")
-    assert result.exit_code == 2
-    return result.output
+    (tmp_path / "wrong.txt").write_text("two words")
+    wrong = run("build", corpus, "-o", tmp_path / "w", "--synonyms", tmp_path / "wrong.txt")
+    assert (wrong.exit_code, "line 1: 'two words'" in wrong.output) == (2, True)
 
 
 def test_a_boost_moves_hits(run: Run, index: Path) -> None:

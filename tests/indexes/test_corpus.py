@@ -143,8 +143,11 @@ def test_a_folder_of_texts_has_paths_as_ids_and_a_beir_folder_its_corpus(tmp_pat
     (tmp_path / "corpus.jsonl").write_bytes(jsonl_bytes())
     items = list(read_corpus(tmp_path))  # a folder of other files is read whole
     assert [item.id for item in items if isinstance(item, Record)] == ["a.txt", "sub/b.md"]
-    (left,) = [item for item in items if isinstance(item, Rejected)]
-    assert left.reason == "holds documents with a text each: index it by itself"
+    (tmp_path / "rows.PARQUET").write_bytes(b"PAR1")
+    reasons = {Path(n.path).name: n.reason for n in read_corpus(tmp_path) if isinstance(n, Notice)}
+    assert reasons["corpus.jsonl"] == ".jsonl holds many documents: index it by itself"
+    assert reasons["rows.PARQUET"] == ".parquet holds many documents: index it by itself"
+    (tmp_path / "rows.PARQUET").unlink()
     beir = tmp_path / "beir"
     beir.mkdir()
     (tmp_path / "corpus.jsonl").rename(beir / "corpus.jsonl")

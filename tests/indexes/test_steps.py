@@ -9,7 +9,6 @@ import pytest
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.indexes.search import candidates
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
-from aveyb_retrieval.indexes.store import words
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -96,16 +95,6 @@ def test_vectors_are_not_folded_by_texts_unless_asked_for(retriever: Retriever) 
     assert not any(hit.duplicates for hit in plain)
     (folded,) = retriever.search_vectors(vector, 5, fold=True)
     assert any("twin" in (hit.id, *hit.duplicates) for hit in folded if hit.duplicates)
-
-
-def test_synonyms_are_read_once(retriever: Retriever, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = counted(monkeypatch, words, "_read_line")
-    lines = [f"word1, zinc{i}" for i in range(50)]
-    hits = [retriever.search("word1", 5, synonyms=lines) for _ in range(4)]
-    assert len(read) <= 2 * len(lines) and hits[0].words == hits[3].words
-    assert "zinc49" in hits[0].words
-    assert "zinc9" not in retriever.search("word1", 5, synonyms=lines[:3]).words
-    assert "zinc0" not in retriever.search("word1", 5).words
 
 
 @pytest.mark.parametrize("query", ["word3 zinc", "unheard of"])

@@ -58,7 +58,6 @@ TRIES = {
     "unit": ["passage"],
     "rerank": ["maxsim"],
     "facets_of": ["found"],
-    "synonyms": [["zygomorphic, notice"]],
     "min_score": [0.2],
     "operators": [True],
     "fold": [True, False],

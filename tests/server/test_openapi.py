@@ -51,7 +51,6 @@ VALUES = {
     "fold": False,
     "min_score": 0.0,
     "operators": False,
-    "synonyms": ["word1, word2"],
     # in which order
     "mode": "dense",
     "granularity": "passage",

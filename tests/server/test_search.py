@@ -36,7 +36,6 @@ OPTIONS = [
     {"ids": ["doc-1", "doc-2", "doc-77", "nobody"]},
     {"offset": 3},
     {"boost": {"year": 0.5}},
-    {"synonyms": ["word1, word9"], "mode": "lexical"},
 ]
 
 

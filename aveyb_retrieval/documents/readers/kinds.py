@@ -84,7 +84,7 @@ SUFFIXES = {
 }  # fmt: skip
 # Files that are many documents where they are named, and one sheet where they are found in a folder
 # or a mail.
-TABLES = dict.fromkeys((".csv", ".tsv", ".jsonl", ".ndjson", ".parquet"), "table")
+TABLES = {".csv": "table", ".tsv": "table"}
 CHAT = FileKind("chat", "")  # what Slack and Teams export as .json, where it is found in a folder
 _TYPICAL_SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9_+-]{0,15}|\.\d?[A-Za-z][A-Za-z0-9]{0,3}")
 PACKAGES = {  # what a kind needs, and the extra that brings it

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.documents.readers.limits import Limits
 
-MOST_BYTES, MOST_ROWS = 10 << 20, 100_000  # of JSON lines and Parquet that are read as one table
 # characters of rows between two lines with the names of the columns: less than a passage has
 _EVERY = 600
 _MAX_FIELD_CHARACTERS = (1 << 31) - 1  # the most that `csv` takes where a C long has 32 bits
@@ -119,18 +117,8 @@ class Merged:
 
 
 def read_table(data: bytes, limits: Limits) -> FileText:
-    """Read a file of one table as a sheet: CSV or TSV, and where they are small JSON lines and
-    Parquet.
-    """
-    is_parquet = data.startswith(b"PAR1")
-    text = "" if is_parquet else decode(data, limits.encoding)
-    if not is_parquet and not text.lstrip().startswith("{"):
-        return FileText("", _read_csv(text, limits))
-    if len(data) > MOST_BYTES:
-        raise Unreadable(_large(f"{len(data):,} bytes"))
-    return FileText(
-        "", _read_parquet(data, limits) if is_parquet else _table(_objects(text), limits)
-    )
+    """Read a file of one table, CSV or TSV, as a sheet."""
+    return FileText("", _read_csv(decode(data, limits.encoding), limits))
 
 
 def csv_rows(
@@ -197,73 +185,6 @@ def _read_csv(text: str, limits: Limits) -> str:
         for line in text.split("\n"):
             rows.add(row_text(enumerate(map(one_line, line.split(separator)))))
     return rows.text()
-
-
-def _objects(text: str) -> Iterator[dict[str, Any]]:
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            try:
-                value = json.loads(line)
-            except (ValueError, RecursionError):
-                raise Unreadable(f"line {number:,} is not JSON") from None
-            if not isinstance(value, dict):
-                raise Unreadable(f"line {number:,} is not a JSON object")
-            yield value
-
-
-def _read_parquet(data: bytes, limits: Limits) -> str:
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        with pyarrow.parquet.ParquetFile(io.BytesIO(data)) as table:
-            if table.metadata.num_rows > MOST_ROWS:
-                raise Unreadable(_large(f"{table.metadata.num_rows:,} rows"))
-            rows = (
-                row for batch in table.iter_batches(batch_size=256) for row in batch.to_pylist()
-            )
-            return _table(rows, limits)
-    except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
-        raise Unreadable(f"not readable as Parquet ({one_line(str(error))})") from None
-
-
-def _large(size: str) -> str:
-    return (
-        f"{size}: of at most {MOST_BYTES:,} bytes and {MOST_ROWS:,} rows is one table; index it by"
-        " itself"
-    )
-
-
-def _table(objects: Iterable[dict[str, Any]], limits: Limits) -> str:
-    columns: dict[str, int] = {}
-    body: list[list[tuple[int, str]]] = []
-    length = 0
-    for row in objects:
-        if "text" in row:
-            raise Unreadable("holds documents with a text each: index it by itself")
-        body.append(
-            sorted(
-                (columns.setdefault(name, len(columns)), _value(value))
-                for name, value in row.items()
-            )
-        )
-        length += sum(len(text) for _, text in body[-1])
-        check_characters(length, limits)
-        if len(body) > MOST_ROWS:
-            raise Unreadable(_large(f"more than {MOST_ROWS:,} rows"))
-    rows = Rows(limits)
-    rows.add(row_text((place, one_line(name)) for name, place in columns.items()))
-    for cells in body:
-        rows.add(row_text(cells))
-    return rows.text()
-
-
-def _value(value: Any) -> str:
-    if value is None:
-        return ""
-    return one_line(
-        value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
-    )
 
 
 def left_out(hidden: Sequence[str], counts: Mapping[str, int]) -> Iterator[str]:

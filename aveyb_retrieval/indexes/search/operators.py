@@ -10,18 +10,14 @@ inside words and by themselves mean nothing.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.store.vocabulary import edits
 from aveyb_retrieval.indexes.store.words import (
     UNSPACED,
     cleaned,
-    protected_words,
-    read_synonyms,
-    synonyms_of,
 )
 
 if TYPE_CHECKING:
@@ -186,20 +182,3 @@ def _seek(condition: Condition, view: EngineView) -> Sought:
         )
     stems = tuple(dict.fromkeys(word for form in forms for word in rules.in_order(form)))
     return Sought(condition, tuple((word,) for word in stems), stems, forms)
-
-
-def with_synonyms(rules: Language, source: Any) -> Language:
-    """The rules of an index with more synonyms, from a file or its lines; none of these may protect
-    a word.
-    """
-    return _with_lines(rules, read_synonyms(source))
-
-
-@lru_cache(maxsize=8)  # with the stems that they have found
-def _with_lines(rules: Language, lines: str) -> Language:
-    if protected := protected_words(lines):
-        raise ConfigError(
-            f"synonyms: {protected[0]!r} is alone in a line: words are protected when an index"
-            " is built; leave it out, or build the index with this file"
-        )
-    return replace(rules, synonyms=rules.synonyms + synonyms_of(lines))

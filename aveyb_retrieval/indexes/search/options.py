@@ -18,7 +18,6 @@ from aveyb_retrieval.indexes.types import check_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
 
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.types import Kind
@@ -81,8 +80,6 @@ class SearchOptions(TypedDict, total=False):
         operators: Whether signs in the query are conditions: "a phrase", +must, -mustnot, begin*
             and typo~, as `aveyb_retrieval.indexes.search.operators` says. Default False: they are
             text.
-        synonyms: More synonyms than the index was built with: the path of a file, or its lines (see
-            `aveyb_retrieval.indexes.store.words`); None (default) for no more.
         boost: Weights of fields of numbers or, with half-lives, of dates, that move the candidates
             after `rerank` and `min_score`: see `aveyb_retrieval.indexes.search.boost`.
         sort: A field by which the hits that match are ordered, not by their scores: "date" for the
@@ -108,7 +105,6 @@ class SearchOptions(TypedDict, total=False):
     candidates: int
     exact: bool
     operators: bool
-    synonyms: str | Path | Sequence[str] | None
     boost: Mapping[str, Any] | None
     sort: str | None
 
@@ -165,7 +161,6 @@ class Options:
     candidates: int = CANDIDATES
     exact: bool = False
     operators: bool = False
-    synonyms: str | Path | Sequence[str] | None = None
     boost: Mapping[str, Any] | None = None
     sort: str | None = None
     kinds: tuple[Kind, ...] = field(init=False, default=())

@@ -21,7 +21,6 @@ from aveyb_retrieval.indexes.search.evidence import (
     passages_listed,
 )
 from aveyb_retrieval.indexes.search.named_documents import PASSAGES_COMPETING
-from aveyb_retrieval.indexes.search.operators import with_synonyms
 from aveyb_retrieval.indexes.search.page import NOTHING_SHOWN, take_page
 from aveyb_retrieval.indexes.search.question import Question, read_operators, read_question
 from aveyb_retrieval.indexes.search.ranking import rank
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.options import Options
     from aveyb_retrieval.indexes.search.page import Page
     from aveyb_retrieval.indexes.search.ranking import QueryModel
-    from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import FloatArray
 
 
@@ -49,7 +47,6 @@ class Search:
         view: What is searched.
         options: How.
         model: What encodes questions, where vectors are searched.
-        rules: The index's rules of language, with the synonyms of the options.
         selection: What the filter lets through; None for all.
         documents: Reads documents for all questions.
     """
@@ -57,7 +54,6 @@ class Search:
     view: EngineView
     options: Options
     model: QueryModel
-    rules: Language
     selection: Selection | None
     documents: DocumentReader
 
@@ -70,11 +66,8 @@ class Search:
                 " build it with token_vectors='int8' (--token-vectors int8), or use"
                 " rerank='maxsim', which encodes texts again"
             )
-        rules = view.language
-        if options.synonyms is not None:
-            rules = with_synonyms(rules, options.synonyms)
         selection = view.select(options.where)
-        return cls(view, options, model, rules, selection, DocumentReader(view, options))
+        return cls(view, options, model, selection, DocumentReader(view, options))
 
 
 def search_texts(search: Search, texts: Sequence[str]) -> Iterator[Result]:
@@ -102,7 +95,7 @@ def find_hits(search: Search, evidence: Evidence) -> Result:
     """All steps for one question, whose evidence was gathered."""
     passages = best_passages(search, evidence)
     page = find_page(evidence, passages)
-    return make_result(evidence, passages, page, search.rules)
+    return make_result(evidence, passages, page, search.view.language)
 
 
 def find_page(evidence: Evidence, passages: BestPassages | None) -> Page:
@@ -124,10 +117,10 @@ def gather_evidence(search: Search, texts: Sequence[str]) -> Iterator[Evidence]:
     view, options = search.view, search.options
     if options.operators:
         for text in texts:
-            question = read_operators(text, view, search.rules, search.selection, options.unit)
+            question = read_operators(text, view, view.language, search.selection, options.unit)
             yield from _gather(search, [question])
     else:
-        questions = [read_question(text, search.rules, search.selection) for text in texts]
+        questions = [read_question(text, search.view.language, search.selection) for text in texts]
         yield from _gather(search, questions)
 
 
