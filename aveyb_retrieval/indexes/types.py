@@ -62,14 +62,13 @@ class Encoded(Protocol):
 class EncodedRow:
     """An encoded document as an index keeps it, or as its vector was given.
 
-    Arrays are as in `Encoded`; norms are float32 `[n]`, None where the model gave none. Of each
-    passage there is a heading. `tokens` are the codes of its tokens, where they are kept.
+    Arrays are as in `Encoded`. Of each passage there is a heading. `tokens` are the codes of its
+    tokens, where they are kept.
     """
 
     vector: FloatArray
     passages: FloatArray
     spans: IntArray
-    norms: FloatArray | None = None
     headings: tuple[str, ...] = ()
     n_tokens: int = 0
     n_cut: int = 0

@@ -324,12 +324,12 @@ def stored_documents(
         if "document" in encoding.kinds:
             vectors = tables.vectors("document", docs)
         passage_numbers = expand_passages(np.stack([stored, counts["passages"]], axis=1))
-        about = tables.passages.take(passage_numbers, ["start", "stop", "heading", "norm", WEIGHT])
+        about = tables.passages.take(passage_numbers, ["start", "stop", "heading", WEIGHT])
         passages = (
             tables.vectors("passage", passage_numbers) if "passage" in encoding.kinds else empty
         )
         spans = np.stack([about["start"].to_numpy(), about["stop"].to_numpy()], axis=1)
-        headings, norms = about["heading"].to_pylist(), about["norm"].to_numpy().astype(np.float32)
+        headings = about["heading"].to_pylist()
         weights = about[WEIGHT].to_numpy()
         ends = np.cumsum(counts["passages"]).tolist()
         for row, doc in enumerate(docs.tolist()):
@@ -341,7 +341,6 @@ def stored_documents(
                 vector=vectors[row],
                 passages=passages[mine],
                 spans=spans[mine],
-                norms=norms[mine] if np.isfinite(norms[mine]).all() else None,
                 headings=tuple(headings[mine]),
                 n_tokens=int(counts["tokens"][row]),
                 n_cut=int(counts["cut_tokens"][row]),

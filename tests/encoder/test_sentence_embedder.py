@@ -184,22 +184,6 @@ def test_overlapping_passages(embedder: SentenceEmbedder) -> None:
         assert document.n_cut == 0
 
 
-def test_a_grown_text_keeps_the_vectors_of_its_passages(embedder: SentenceEmbedder) -> None:
-    (before,) = embedder.encode_documents([("T\n", SENTENCES)])
-    grown = SENTENCES + "A heron stands still."
-    kept = embedder.unchanged_passages(("T\n", SENTENCES), ("T\n", grown))
-    assert len(before.passages) - 3 <= kept < len(before.passages)
-    assert embedder.unchanged_passages(("T\n", SENTENCES), ("S\n", SENTENCES)) == 0
-    (whole,) = embedder.encode_documents([("T\n", grown)])
-    again = embedder.encode_grown("T\n", grown, before.passages[:kept], before.norms[:kept])
-    assert np.abs(again.passages - whole.passages).max() <= 1e-6
-    assert np.abs(again.vector - whole.vector).max() <= 1e-6
-    late = embedder.with_passage_size(PassageSize(24, late=True))
-    assert late.unchanged_passages(("T\n", SENTENCES), ("T\n", grown)) == 0
-    with pytest.raises(ConfigError, match="the text has 1 passages"):
-        embedder.encode_grown("", "The pump.", before.passages, before.norms)
-
-
 def test_what_max_tokens_cuts_is_counted(folder: Path) -> None:
     loaded = SentenceEmbedder.load(folder, max_tokens=10, passage_size=PassageSize(16))
     (document,) = loaded.encode_documents(

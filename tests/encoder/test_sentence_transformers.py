@@ -202,43 +202,10 @@ def test_a_passage_is_the_mean_of_its_own_token_vectors(
     assert document.spans.tolist() == cuts.spans.tolist()
     assert len(document.passages) > 3
     means = np.stack([outputs[first:end].mean(axis=0) for first, end in cuts.ranges])
-    assert np.abs(document.norms - np.linalg.norm(means, axis=1)).max() <= 1e-5
-    assert np.abs(document.passages * document.norms[:, None] - means).max() <= 1e-5
+    lengths = np.linalg.norm(means, axis=1, keepdims=True)
+    assert np.abs(document.passages * lengths - means).max() <= 1e-5
     whole = outputs.mean(axis=0)
     assert np.abs(document.vector - whole / np.linalg.norm(whole)).max() <= 1e-5
-
-
-@pytest.mark.parametrize("size", [None, PassageSize(24), PassageSize(100)])
-def test_a_grown_text_reuses_the_vectors_of_its_unchanged_passages(
-    embedder: Embedder, size: PassageSize | None
-) -> None:
-    embedder = embedder.with_passage_size(size)
-    text = SENTENCES
-    (before,) = embedder.encode_documents([("T\n", text[:-100])])
-    (whole,) = embedder.encode_documents([("T\n", text)])
-    kept = embedder.unchanged_passages(("T\n", text[:-100]), ("T\n", text))
-    assert len(before.passages) - 4 <= kept < len(before.passages), "all but the last ones"
-    assert embedder.unchanged_passages(("T\n", text), ("S\n", text)) == 0
-    changed = embedder.unchanged_passages(("T\n", text), ("T\n", text[:300] + "!" + text[301:]))
-    assert 0 < changed < len(whole.passages) // 2, "those before the change"
-    grown = embedder.encode_grown("T\n", text, before.passages[:kept], before.norms[:kept])
-    assert np.abs(grown.vector - whole.vector).max() <= 1e-6
-    assert np.abs(grown.passages - whole.passages).max() <= 1e-5
-    assert np.array_equal(grown.spans, whole.spans)
-    marked = np.full_like(before.passages[:kept], 32**-0.5)
-    got = embedder.encode_grown("T\n", text, marked, before.norms[:kept]).passages
-    assert np.abs(got[:kept] - 32**-0.5).max() <= 1e-6
-    assert np.abs(got[kept:] - whole.passages[kept:]).max() <= 1e-5
-    with pytest.raises(ConfigError, match="the text has 1 passages"):
-        embedder.encode_grown("", "short", before.passages, before.norms)
-
-
-def test_passages_that_overlap_are_not_kept_when_a_text_grows(embedder: Embedder) -> None:
-    embedder = embedder.with_passage_size(PassageSize(40, 15))
-    (before,) = embedder.encode_documents([("", SENTENCES)])
-    assert embedder.unchanged_passages(("", SENTENCES), ("", SENTENCES + "More.")) == 0
-    with pytest.raises(ConfigError, match="overlap"):
-        embedder.encode_grown("", SENTENCES, before.passages[:1], before.norms[:1])
 
 
 def test_headings_come_with_the_passages(embedder: Embedder) -> None:

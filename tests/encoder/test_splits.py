@@ -75,10 +75,3 @@ def test_the_table_of_a_padded_batch_is_that_of_its_texts(
 def test_a_short_query_costs_its_own_length() -> None:
     groups = SplitLayout.of([10], 256).groups(full_width=False, max_tokens=4096)
     assert [(rows.tolist(), width) for rows, width in groups] == [([0], 10)]
-
-
-def test_only_needed_splits_are_grouped() -> None:
-    needed = np.zeros(7, dtype=bool)
-    needed[[2, 6]] = True
-    groups = SplitLayout.of([60, 40], 16).groups(needed, full_width=False, max_tokens=4096)
-    assert sorted(row for rows, _ in groups for row in rows.tolist()) == [2, 6]

@@ -99,13 +99,12 @@ class HashEncoder:
             means = [
                 np.mean([_word_vector(word) for word, _, _ in group], axis=0) for group in groups
             ]
-            norms = np.array([np.linalg.norm(mean) for mean in means], np.float32)
             passages = np.array([_unit(mean) for mean in means], np.float32).reshape(-1, self.dim)
             spans = np.array([(group[0][1], group[-1][2]) for group in groups], np.int64).reshape(
                 -1, 2
             ) - len(prefix)
             whole = _unit(sum((_word_vector(word) for word, _, _ in words), np.zeros(self.dim)))
-            yield EncodedRow(whole, passages, spans.clip(0, len(text)), norms, n_tokens=len(words))
+            yield EncodedRow(whole, passages, spans.clip(0, len(text)), n_tokens=len(words))
 
     def encode_queries(self, queries: Sequence[str]) -> FloatArray:
         """Encode queries into `[n, d]` unit rows."""

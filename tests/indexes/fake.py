@@ -63,22 +63,7 @@ class FakeEmbedder:
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
         for prefix, text in documents:
-            yield self._document(
-                prefix, text, np.empty((0, self.dim), np.float32), np.empty(0, np.float32)
-            )
-
-    def encode_grown(
-        self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray
-    ) -> EncodedDocument:
-        return self._document(prefix, text, passages, norms)
-
-    def unchanged_passages(self, old: tuple[str, str], new: tuple[str, str]) -> int:
-        before, after = _words("".join(old)), _words("".join(new))
-        same = next(
-            (i for i, (a, b) in enumerate(zip(before, after, strict=False)) if a[0] != b[0]),
-            min(len(before), len(after)),
-        )
-        return same // self.split_size
+            yield self._document(prefix, text)
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         rows = [_unit(self._vectors(_words(q)).sum(axis=0)) for q in queries]
@@ -87,21 +72,15 @@ class FakeEmbedder:
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[np.ndarray]:
         return [self._vectors(_words(text)) for text in texts]
 
-    def _document(
-        self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray
-    ) -> EncodedDocument:
+    def _document(self, prefix: str, text: str) -> EncodedDocument:
         found = _words(prefix + text)
         kept = found[: self.max_tokens]
         starts = range(0, len(kept), self.split_size)
         groups = [kept[i : i + self.split_size] for i in starts]
-        means = [self._vectors(g).mean(axis=0) for g in groups[len(norms) :]]
-        self.encoded_words += sum(len(g) for g in groups[len(norms) :])
-        units = (
-            np.concatenate([passages, *(_unit(m)[None] for m in means)])
-            .astype(np.float32)
-            .reshape(-1, self.dim)
-        )
-        lengths = np.concatenate([norms, [np.linalg.norm(m) for m in means]]).astype(np.float32)
+        means = [self._vectors(g).mean(axis=0) for g in groups]
+        self.encoded_words += len(kept)
+        units = np.array([_unit(m) for m in means], np.float32).reshape(-1, self.dim)
+        lengths = np.array([np.linalg.norm(m) for m in means], np.float32)
         sizes = np.array([len(g) for g in groups], np.float32)
         total = (lengths * sizes) @ units if len(units) else np.zeros(self.dim, np.float32)
         spans = np.array([[g[0][1], g[-1][2]] for g in groups], np.int64).reshape(-1, 2) - len(
@@ -114,14 +93,11 @@ class FakeEmbedder:
         headings = tuple(names[bisect_right(marks, start) - 1] for start in spans[:, 0].tolist())
         tokens = None
         if self._codec is not None:
-            new = groups[len(norms) :]
-            ends = np.cumsum([0, *(len(g) for g in new)])
-            codes = self._codec.encode(self._vectors([word for g in new for word in g]))
+            ends = np.cumsum([0, *(len(g) for g in groups)])
+            codes = self._codec.encode(self._vectors(kept))
             tokens = TokenCodes(codes, np.stack([ends[:-1], ends[1:]], axis=1))
         cut = len(found) - len(kept)
-        return EncodedDocument(
-            _unit(total), units, lengths, spans, len(kept), cut, headings, tokens
-        )
+        return EncodedDocument(_unit(total), units, spans, len(kept), cut, headings, tokens)
 
     def _vectors(self, words: list[tuple[str, int, int]]) -> np.ndarray:
         rows = [_word_vector(self._seed, word, self.dim) for word, _, _ in words]

@@ -11,7 +11,7 @@ import itertools
 import json
 import sys
 import tracemalloc
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -29,7 +29,6 @@ from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 ROWS = [
     {"_id": "a", "title": "First", "text": 'one\ttwo \u00e9\n"three"', "lang": "en"},

@@ -146,7 +146,7 @@ def test_an_index_is_given_as_vectors_of_another(
         [r for r in StoredShards(tmp_path / n).documents() if r.id == "doc-7"]
         for n in ("ix", "again")
     )
-    for name in ("vector", "passages", "spans", "norms"):
+    for name in ("vector", "passages", "spans"):
         assert np.array_equal(getattr(encoded_of(ours), name), getattr(encoded_of(theirs), name))
 
 

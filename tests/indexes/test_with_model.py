@@ -23,8 +23,6 @@ from aveyb_retrieval.indexes.store.place import describe, read_manifest
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import numpy as np
-
     from aveyb_retrieval.indexes.model import BuildOptions
 
 LOG = "".join(f"{hour:02}:00 the pump ran at {hour * 7} degrees\n" for hour in range(24))
@@ -66,20 +64,7 @@ def test_build_search_and_grow_with_our_encoder(
         assert best.passage == LOG[slice(*best.span)]
 
     grown = {**rows[0], "text": LOG + "24:00 the pump stopped\n"}
-    calls: list[int] = []
-    original = Embedder.encode_grown
-
-    def counted(
-        self: Embedder, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray
-    ) -> object:
-        calls.append(len(norms))
-        return original(self, prefix, text, passages, norms)
-
-    monkeypatch.setattr(Embedder, "encode_grown", counted)
     upsert_documents([grown], tmp_path / "ix")
-    (kept,) = calls
-    passages = len(rows_of(tmp_path / "ix", "log"))
-    assert passages - 3 <= kept < passages, "all but the last passages were kept"
     build_index([grown, *rows[1:]], tmp_path / "anew", model=folder, passage_tokens=100)
     assert verify_index(tmp_path / "ix").problems == []
     with Retriever.load(tmp_path / "ix") as a, Retriever.load(tmp_path / "anew") as b:

@@ -66,22 +66,19 @@ class EncodedDocument:
         vector: float32 `[d]`, unit length: the mean of all token vectors; zeros for a text without
             tokens.
         passages: float32 `[n, d]`, unit rows: the mean of each passage's token vectors.
-        norms: float32 `[n]`, the lengths of those means before normalization.
         spans: int64 `[n, 2]`, character offsets `[start, end)` of each passage in the text; empty
             for a passage that holds only prompt or prefix.
         n_tokens: tokens encoded, prompt and prefix included as often as they are read.
         n_cut: tokens left out because of `max_tokens`.
         headings: for each passage the nearest heading at its start or above, "" where there is
             none.
-        tokens: the codes of the passages' tokens, without those of passages that were known before;
-            None unless the model was given a codec.
+        tokens: the codes of the passages' tokens; None unless the model was given a codec.
         weights: float32 `[n]`, 0 to 1: how well the model knows each passage (`text.knowledge`);
             None: nothing is known of that.
     """
 
     vector: np.ndarray
     passages: np.ndarray
-    norms: np.ndarray
     spans: np.ndarray
     n_tokens: int
     n_cut: int
@@ -169,16 +166,6 @@ class TextEncoder(ABC):
         if batch:
             yield batch
 
-    def _grown(self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray) -> Any:
-        """Cut a text whose first passages are known; ConfigError: it has not as many."""
-        job = self._cut(prefix, text)
-        if len(norms) != len(passages) or len(norms) > len(job.cuts):
-            raise ConfigError(
-                f"encode_grown: {len(passages)} passages and {len(norms)} norms are given; the text"
-                f" has {len(job.cuts)} passages"
-            )
-        return job
-
     @abstractmethod
     def _checked(self, size: PassageSize | None) -> PassageSize | None:
         """Return how a text is cut into passages; ConfigError where the model cannot read them."""
@@ -194,29 +181,16 @@ class TextEncoder(ABC):
 
 @dataclass(frozen=True)
 class _Tokenized:
-    """A text's tokens int32 `[T]` and passages; `known`: float32 `[m, d]`, the token sums of the
-    first passages.
-    """
+    """A text's tokens int32 `[T]` and passages."""
 
     ids: np.ndarray
     cuts: Cuts
     n_cut: int
-    known: np.ndarray | None = None
     weights: np.ndarray | None = None  # float32 [n] of the passages
 
     @property
     def n_tokens(self) -> int:
         return len(self.ids)
-
-    @property
-    def n_known(self) -> int:
-        """Return how many passages are known."""
-        return 0 if self.known is None else len(self.known)
-
-    @property
-    def first_needed(self) -> int:
-        """Return the first token whose output is needed."""
-        return int(self.cuts.ranges[self.n_known - 1, 1]) if self.n_known else 0
 
     @property
     def edges(self) -> np.ndarray:
@@ -229,11 +203,8 @@ class _Tokenized:
         )
 
     def token_codes(self, codes: np.ndarray) -> TokenCodes:
-        """Return the codes of the passages that are not known, from those `[T, row_bytes]` of all
-        tokens.
-        """
-        ranges = self.cuts.ranges[self.n_known :] - self.first_needed
-        return TokenCodes(codes[self.first_needed :].copy(), ranges)
+        """Return the codes of the passages, from those `[T, row_bytes]` of all tokens."""
+        return TokenCodes(codes.copy(), self.cuts.ranges)
 
 
 class Embedder(TextEncoder):
@@ -364,55 +335,6 @@ class Embedder(TextEncoder):
             passage_size=passage_size,
         )
 
-    def encode_grown(
-        self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray
-    ) -> EncodedDocument:
-        """Encode a text whose first passages have been encoded before, running the layers only on
-        the other splits.
-
-        A split depends on itself and on earlier splits only, so the vectors of passages in
-        unchanged leading full splits stay valid when the text grows after them.
-
-        Args:
-            prefix: as for `encode_documents`.
-            text: the whole new text.
-            passages: float32 `[m, d]`, the vectors of the first m passages, as many as
-                `unchanged_passages` allows.
-            norms: float32 `[m]`, their lengths before normalization.
-
-        Raises:
-            ConfigError: more passages are given than the new text has, or passages overlap.
-        """
-        tokens = self._grown(prefix, text, passages, norms)
-        if len(norms) and not self._keeps_passages:
-            raise ConfigError(
-                "encode_grown: passages that overlap cannot be kept; encode the whole text"
-            )
-        lengths = np.diff(tokens.cuts.ranges[: len(norms)], axis=1)
-        return next(self._encode([replace(tokens, known=passages * norms[:, None] * lengths)]))
-
-    def unchanged_passages(self, old: tuple[str, str], new: tuple[str, str]) -> int:
-        """Count the leading passages of two (prefix, text) pairs that have the same vectors, for
-        `encode_grown`.
-        """
-        if not self._keeps_passages:
-            return 0
-        before, after = self._cut(*old), self._cut(*new)
-        shared = min(len(before.ids), len(after.ids))
-        different = np.flatnonzero(before.ids[:shared] != after.ids[:shared])
-        same_tokens = (
-            (different[0] if len(different) else shared) // self.split_size * self.split_size
-        )
-        count = min(len(before.cuts), len(after.cuts))
-        ranges = after.cuts.ranges[:count]
-        same = (before.cuts.ranges[:count] == ranges).all(axis=1) & (ranges[:, 1] <= same_tokens)
-        return int(same.argmin()) if not same.all() else count
-
-    @property
-    def _keeps_passages(self) -> bool:
-        """Whether passages before a change have the vectors that they had."""
-        return not (self.passage_size and self.passage_size.overlap)
-
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         """Return float32 `[n, d]`, unit rows: the queries' vectors, query prompt included.
 
@@ -520,7 +442,6 @@ class Embedder(TextEncoder):
             _joined(batch),
             [len(item.ids) for item in batch],
             np.concatenate([np.diff(np.append(item.edges, len(item.ids))) for item in batch]),
-            first_needed=[item.first_needed for item in batch],
             codec=self.token_codec,
             watch=self._watch,
         )
@@ -537,7 +458,6 @@ class Embedder(TextEncoder):
                 item.ids[start:stop],
                 [stop - start],
                 np.diff(edges[first : last + 1]),
-                first_needed=[min(max(0, item.first_needed - start), stop - start)],
                 codec=self.token_codec,
                 watch=self._watch,
             )
@@ -559,12 +479,11 @@ class Embedder(TextEncoder):
             edges = item.edges
             runs = sums[start : start + len(edges)]
             start += len(edges)
-            total, passages, norms = _means(item, runs)
+            total, passages = _means(item, runs)
             length = float(np.linalg.norm(total))
             yield EncodedDocument(
                 vector=total / length if length else total,
                 passages=passages,
-                norms=norms,
                 spans=item.cuts.spans,
                 n_tokens=len(item.ids),
                 n_cut=item.n_cut,
@@ -579,30 +498,24 @@ class Embedder(TextEncoder):
             first_token += len(item.ids)
 
 
-def _means(item: _Tokenized, runs: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return a text's sum `[d]`, its passages' unit means float32 `[n, d]` and their lengths `[n]`.
+def _means(item: _Tokenized, runs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return a text's sum `[d]` and its passages' unit means float32 `[n, d]`.
 
     Args:
         item: the text.
         runs: float32 `[r, d]`, the sums of its runs of tokens.
     """
     ranges, edges = item.cuts.ranges, item.edges
-    known = item.n_known
     first, last = np.searchsorted(edges, ranges[:, 0]), np.searchsorted(edges, ranges[:, 1])
     passages = np.zeros((len(ranges), runs.shape[1]), np.float32)
-    norms = np.zeros(len(ranges), np.float32)
-    for number in range(known, len(ranges)):
+    for number in range(len(ranges)):
         passages[number] = runs[first[number] : last[number]].sum(axis=0)
-    if item.known is not None:
-        passages[:known] = item.known
-    # nothing overlaps where passages are known: they are all of the text
-    total = passages.sum(axis=0) if known else runs.sum(axis=0)
     for start in range(0, len(ranges), _ROWS_AT_ONCE):
         rows = slice(start, start + _ROWS_AT_ONCE)
         means = passages[rows] / np.diff(ranges[rows], axis=1)
-        norms[rows] = lengths = np.linalg.norm(means, axis=1)
+        lengths = np.linalg.norm(means, axis=1)
         passages[rows] = means / np.maximum(lengths, _MIN_NORM)[:, None]
-    return total, passages, norms
+    return runs.sum(axis=0), passages
 
 
 def _joined(batch: list[_Tokenized]) -> np.ndarray:

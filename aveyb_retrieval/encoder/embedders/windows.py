@@ -34,9 +34,7 @@ OTHER_BACKENDS = {"onnx", "openvino", ".git", ".cache", "__pycache__"}
 
 @dataclass(frozen=True)
 class _Job:
-    """One document: what comes before its text, the text, its passages, and how many of them are
-    known already.
-    """
+    """One document: what comes before its text, the text, and its passages."""
 
     prefix: str
     text: str
@@ -44,15 +42,10 @@ class _Job:
     counts: np.ndarray  # int64 [n], tokens of each passage, prefix included
     n_cut: int
     weights: np.ndarray  # float32 [n], how well the model knows each passage
-    known: np.ndarray | None = None  # float32 [m, d]
 
     @property
     def n_tokens(self) -> int:
         return int(self.counts.sum())
-
-    @property
-    def n_known(self) -> int:
-        return 0 if self.known is None else len(self.known)
 
     def passage(self, number: int) -> str:
         start, stop = self.cuts.spans[number]
@@ -119,25 +112,6 @@ class WindowEncoder(TextEncoder):
             for text, each in zip(queries, encodings, strict=True)
         ]
         return np.array(weights, np.float32)
-
-    def encode_grown(
-        self, prefix: str, text: str, passages: np.ndarray, norms: np.ndarray
-    ) -> EncodedDocument:
-        """Encode a text whose first passages, unit vectors float32 `[m, d]`, are known; see
-        `unchanged_passages`.
-        """
-        return next(
-            self._encode([replace(self._grown(prefix, text, passages, norms), known=passages)])
-        )
-
-    def unchanged_passages(self, old: tuple[str, str], new: tuple[str, str]) -> int:
-        """How many leading passages of two (prefix, text) pairs have the same vectors."""
-        if self.passage_size.late:
-            return 0  # a passage's window may now hold other neighbours
-        before, after = self._cut(*old), self._cut(*new)
-        count = min(len(before.cuts), len(after.cuts))
-        same = (before.passage(i) == after.passage(i) for i in range(count))
-        return next((i for i, equal in enumerate(same) if not equal), count)
 
     def count_tokens(self, texts: Sequence[str], *, prompt: str) -> list[int]:
         """Count the tokens of each text as a "query" or a "document", prompt and special tokens
@@ -219,29 +193,22 @@ class WindowEncoder(TextEncoder):
             firsts.append(len(texts))
             # a passage that is all of its document is known
             if not late and not (single and len(job.cuts) == 1):
-                texts += [job.passage(i) for i in range(job.n_known, len(job.cuts))]
+                texts += [job.passage(i) for i in range(len(job.cuts))]
         vectors, codes = self._documents(texts)
         for job, one, first in zip(batch, whole, firsts, strict=True):
-            new = len(job.cuts) - job.n_known
+            count = len(job.cuts)
             if late:
                 passages, tokens = self._late(job)
             elif one is not None and len(job.cuts) == 1:
-                passages, tokens = vectors[one : one + 1], codes[one : one + new]
+                passages, tokens = vectors[one : one + 1], codes[one : one + count]
             else:
-                passages, tokens = vectors[first : first + new], codes[first : first + new]
-            if (
-                job.known is not None
-                and job.n_known
-                and not (one is not None and len(job.cuts) == 1)
-            ):
-                passages = np.concatenate([job.known, passages])
+                passages, tokens = vectors[first : first + count], codes[first : first + count]
             total = (job.counts[:, None] * passages).sum(axis=0)
             length = float(np.linalg.norm(total))
             mean = (total / length if length else total).astype(np.float32)
             yield EncodedDocument(
                 vector=mean if one is None else vectors[one],
                 passages=passages,
-                norms=np.ones(len(passages), np.float32),
                 spans=job.cuts.spans,
                 n_tokens=int(job.cuts.ranges[-1, 1]) if len(job.cuts) else 0,
                 n_cut=job.n_cut,

@@ -74,13 +74,6 @@ class SplitLayout:
         """The first split of each document that has one, and n at the end."""
         return [*np.flatnonzero(self.earlier == 0).tolist(), len(self.first)]
 
-    def needed(self, first_tokens: Sequence[int]) -> np.ndarray:
-        """Return which splits hold needed tokens, bool `[n]`: those from the split of each
-        document's first one on.
-        """
-        firsts = np.asarray(first_tokens, dtype=np.int64) // self.size
-        return self.earlier >= np.repeat(firsts, -(-self.counts // self.size))
-
     def documents(self) -> Iterator[slice]:
         """Yield the splits of each document that has at least one token, in order."""
         for start, stop in pairwise(self.starts):
@@ -107,13 +100,10 @@ class SplitLayout:
             start = stop
         return slots
 
-    def groups(
-        self, needed: np.ndarray | None = None, *, full_width: bool, max_tokens: int
-    ) -> Iterator[tuple[np.ndarray, int]]:
-        """Yield (int64 `[m]` splits, padded width) so that every needed split is in exactly one
-        group.
+    def groups(self, *, full_width: bool, max_tokens: int) -> Iterator[tuple[np.ndarray, int]]:
+        """Yield (int64 `[m]` splits, padded width) so that every split is in exactly one group.
 
-        Needed is bool `[n]`; None: all. Full splits are grouped together, short ones with others of
+        Full splits are grouped together, short ones with others of
         similar length, or all padded to S. Groups of more than `max_tokens` are cut into several.
         """
         # S falls beyond the last class: a group of its own.
@@ -122,26 +112,22 @@ class SplitLayout:
             if full_width
             else np.searchsorted(group_widths(self.size), self.lengths)
         )
-        if needed is not None:
-            classes[~needed] = -1
-        for group in np.unique(classes[classes >= 0]):
+        for group in np.unique(classes):
             rows = np.flatnonzero(classes == group)
             width = self.size if full_width else int(self.lengths[rows].max())
             most = max(1, max_tokens // width)
             for start in range(0, len(rows), most):
                 yield rows[start : start + most], width
 
-    def replays(
-        self, needed: np.ndarray | None = None, *, full_width: bool
-    ) -> Iterator[tuple[np.ndarray, int, int]]:
-        """Yield (int64 `[m]` splits, padded width, n) so that every needed split is in exactly one
-        group of n places.
+    def replays(self, *, full_width: bool) -> Iterator[tuple[np.ndarray, int, int]]:
+        """Yield (int64 `[m]` splits, padded width, n) so that every split is in exactly one group
+        of n places.
 
         n times the width is one of `REPLAY_SIZES` times S, or less where n is the largest of them.
         The longest splits come first, so that short ones fill the places that they leave. Arguments
         are those of `groups`.
         """
-        rows = np.arange(len(self.lengths)) if needed is None else np.flatnonzero(needed)
+        rows = np.arange(len(self.lengths))
         widths = replay_widths(self.size)
         width_of = np.full(len(rows), self.size)
         if not full_width:

@@ -244,7 +244,6 @@ class SplitEncoder(_Module):
         self,
         table: SplitTable,
         retrieved: Retrieved | None,
-        needed: np.ndarray | None = None,
         *,
         embedding: torch.Tensor | None = None,
         every_layer: bool = False,
@@ -255,13 +254,12 @@ class SplitEncoder(_Module):
 
         Yields:
             Slots of the table int64 `[t]`, and the vectors `[t, D]` of the tokens in them. Every
-            token of a needed split (bool `[n]`; None: all) appears once.
+            token appears once.
         """
         is_plain = embedding is None and not every_layer
         if embedding is None:
             table, embedding = self._used_embeddings(table)
         groups = table.groups(
-            needed,
             full_width=not self.masked_tail,
             max_tokens=self._group_tokens(table.ids.device),
             replays=is_plain and self._graphs_of_device() is not None,
@@ -290,7 +288,6 @@ class SplitEncoder(_Module):
         counts: list[int],
         runs: np.ndarray,
         *,
-        first_needed: list[int],
         codec: TokenCodec | None,
         watch: Callable[[int], None],
     ) -> tuple[np.ndarray, np.ndarray | None]:
@@ -300,25 +297,22 @@ class SplitEncoder(_Module):
             ids: int32 `[T]`, the tokens of all texts, one after another.
             counts: tokens of each text.
             runs: int64 `[n]`, tokens of each run, none across two texts.
-            first_needed: in each text, the first token whose output is needed; earlier ones may be
-                left out of sums.
             codec: makes token vectors small; None: they are not wanted.
             watch: called with the number of tokens of each group that was read.
 
         Returns:
-            Sums float32 `[n, d]`; codes `[T, row_bytes]`, zeros where none is needed, or None
-            without a codec.
+            Sums float32 `[n, d]`; codes `[T, row_bytes]`, or None without a codec.
         """
         with torch.inference_mode():
             owner = np.repeat(np.arange(len(runs)), runs)  # the run of a token
             sums = torch.zeros(len(runs), self.embed.embedding_dim, device=self.device)
             # usually one query: no table is needed
-            if len(counts) == 1 and first_needed[0] == 0 and not codec:
+            if len(counts) == 1 and not codec:
                 text, owners = to_device([ids.astype(np.int64)[None], owner], self.device)
                 if self.is_short(text):
                     hidden = self.encode_short(text)[0]
                     return sums.index_add_(0, owners, hidden.float()).cpu().numpy(), None
-            table, pieces = self._pieces(ids, counts, first_needed)
+            table, pieces = self._pieces(ids, counts)
             (owners,) = to_device([table.layout.spread(owner)], self.device)
             codes = codec.empty(table.ids.numel()) if codec else None
             for slots, hidden in pieces:
@@ -333,22 +327,16 @@ class SplitEncoder(_Module):
     def token_rows(self, ids: np.ndarray, counts: Sequence[int]) -> np.ndarray:
         """Encode texts, as for `token_sums`, token by token: float32 `[T, d]`, unit rows."""
         with torch.inference_mode():
-            table, pieces = self._pieces(ids, counts, [0] * len(counts))
+            table, pieces = self._pieces(ids, counts)
             out = torch.zeros(table.ids.numel(), self.embed.embedding_dim)
             for slots, hidden in pieces:
                 out[slots.cpu()] = torch.nn.functional.normalize(hidden.float(), dim=-1).cpu()
             return torch.cat([out[:0], *(out[taken] for taken in table.layout.taken())]).numpy()
 
-    def _pieces(
-        self, ids: np.ndarray, counts: Sequence[int], first_needed: Sequence[int]
-    ) -> tuple[SplitTable, Pieces]:
-        """Return the splits of some texts, and what `encode_splits` yields for those that are
-        needed.
-        """
+    def _pieces(self, ids: np.ndarray, counts: Sequence[int]) -> tuple[SplitTable, Pieces]:
+        """Return the splits of some texts, and what `encode_splits` yields for them."""
         table = split_table(ids, counts, self.split_size, self.device)
-        return table, self.encode_splits(
-            table, self.retrieve(table), table.layout.needed(first_needed)
-        )
+        return table, self.encode_splits(table, self.retrieve(table))
 
     def _run(
         self,

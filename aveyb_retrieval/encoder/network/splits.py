@@ -60,7 +60,6 @@ class SplitTable:
 
     def groups(
         self,
-        needed: np.ndarray | None = None,
         *,
         full_width: bool,
         max_tokens: int,
@@ -72,11 +71,11 @@ class SplitTable:
         layout = self.layout
         found: list[tuple[np.ndarray, int, int | None]]
         if replays:
-            found = list(layout.replays(needed, full_width=full_width))
+            found = list(layout.replays(full_width=full_width))
         else:
             found = [
                 (*group, None)
-                for group in layout.groups(needed, full_width=full_width, max_tokens=max_tokens)
+                for group in layout.groups(full_width=full_width, max_tokens=max_tokens)
             ]
         tokens = [_tokens(layout.lengths[rows], width) for rows, width, _ in found]
         sent = iter(

@@ -170,7 +170,7 @@ class OnnxModel:
         size = self.config.split_size
         counts = [[width] for width in (*group_widths(size), size)] + [[2 * size]]
         for batch in counts:
-            for _ in self._outputs(np.zeros(sum(batch), np.int32), batch, None):
+            for _ in self._outputs(np.zeros(sum(batch), np.int32), batch):
                 pass
         return len(counts)
 
@@ -180,7 +180,6 @@ class OnnxModel:
         counts: list[int],
         runs: np.ndarray,
         *,
-        first_needed: list[int],
         codec: TokenCodec | None,
         watch: Callable[[int], None],
     ) -> tuple[np.ndarray, np.ndarray | None]:
@@ -188,7 +187,7 @@ class OnnxModel:
         owner = np.repeat(np.arange(len(runs)), runs)
         sums = np.zeros((len(runs), self.config.hidden_size), np.float32)
         codes = codec.empty(len(ids)) if codec else None
-        for tokens, vectors in self._outputs(ids, counts, first_needed):
+        for tokens, vectors in self._outputs(ids, counts):
             owners = owner[tokens]
             # of runs of tokens that are summed together
             starts = np.flatnonzero(np.diff(owners, prepend=-1))
@@ -201,7 +200,7 @@ class OnnxModel:
     def token_rows(self, ids: np.ndarray, counts: list[int]) -> np.ndarray:
         """See `SplitEncoder.token_rows`."""
         out = np.zeros((len(ids), self.config.hidden_size), np.float32)
-        for tokens, vectors in self._outputs(ids, counts, None):
+        for tokens, vectors in self._outputs(ids, counts):
             out[tokens] = vectors / np.maximum(
                 np.linalg.norm(vectors, axis=1, keepdims=True), _MIN_NORM
             )
@@ -219,7 +218,7 @@ class OnnxModel:
         return choice.rows, split_weights(choice, self.config)
 
     def _outputs(
-        self, ids: np.ndarray, counts: list[int], first_needed: list[int] | None
+        self, ids: np.ndarray, counts: list[int]
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """Yield positions in `ids` int64 `[t]` and the vectors `[t, D]` of the tokens there, group
         by group.
@@ -231,7 +230,6 @@ class OnnxModel:
         splits[present] = ids
         position = np.zeros(splits.shape, dtype=np.int64)
         position[present] = np.arange(len(ids))
-        needed = None if first_needed is None else layout.needed(first_needed)
         retrieved = self._retrieved(layout, splits)
 
         def run(rows: np.ndarray, width: int, number: int) -> np.ndarray:
@@ -245,7 +243,7 @@ class OnnxModel:
         candidates = np.minimum(layout.earlier, config.num_retrieved)
         runs = []
         for group, width in layout.groups(
-            needed, full_width=config.tail != "masked", max_tokens=_GROUP_TOKENS
+            full_width=config.tail != "masked", max_tokens=_GROUP_TOKENS
         ):
             used = candidates[group]
             runs += [(group[used == number], width, number) for number in np.unique(used).tolist()]

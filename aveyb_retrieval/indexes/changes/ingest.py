@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import math
 import os
 import time
 from collections import Counter, deque
@@ -22,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -34,7 +33,6 @@ from aveyb_retrieval.documents.records import (
     Record,
     Rejected,
     chain_digest,
-    prefix_of,
 )
 from aveyb_retrieval.encoder.text.quoting import repeated_passages
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
@@ -53,13 +51,11 @@ from aveyb_retrieval.indexes.store.tables import (
     SHARE,
     THREAD,
     WEIGHT,
-    StoredTokens,
     schemas,
     texts_of_passages,
 )
 from aveyb_retrieval.indexes.types import (
     MAX_PASSAGES,
-    PASSAGE_BITS,
     EmbedderLike,
     Encoded,
     FloatArray,
@@ -142,7 +138,7 @@ def make_rows(
     codes_of_texts = languages.of([text for _, text, _, _ in texts])
     of_texts, in_passages, forms = words_by_language(encoding, codes_of_texts, texts)
     of_passages = np.maximum(pc.count_substring(in_passages, " ").to_numpy() - 1, 0)
-    documents, norms, codes, first = list[dict[str, Any]](), list[float](), list[bytes](), 0
+    documents, codes, first = list[dict[str, Any]](), list[bytes](), 0
     weights = list[FloatArray]()
     for doc, (record, encoded, tokens), (_, _, spans, _), code in zip(
         itertools.count(first_doc), made, texts, codes_of_texts, strict=False
@@ -169,8 +165,6 @@ def make_rows(
             }
         )
         first += len(spans)
-        told = getattr(encoded, "norms", None)  # not by every model
-        norms += [math.nan] * len(spans) if told is None else told[: len(spans)].tolist()
         if tokens is not None:
             ranges = (
                 tokens.ranges.tolist()
@@ -202,7 +196,6 @@ def make_rows(
                     texts_of_passages(text, spans) for _, text, spans, _ in texts
                 )
             ),
-            "norm": norms,
             COPY: copy_digests(
                 text[start:stop] for _, text, spans, _ in texts for start, stop in spans.tolist()
             ),
@@ -331,7 +324,7 @@ BATCH_SECONDS = 30.0
 TELL_SECONDS = 0.2
 MAX_ROUNDING = 1e-7  # of a number of a unit vector: a document's mean is summed in another order
 LOOK_AHEAD = 256  # items whose ids are looked up together
-Action = Literal["encode", "grow", "keep", "metadata", "reject", "pass"]
+Action = Literal["encode", "keep", "metadata", "reject", "pass"]
 
 
 @dataclass(frozen=True)
@@ -340,38 +333,19 @@ class Step:
     to be done.
 
     "keep" takes the vectors of `doc`, whose title and text are the same. "pass" is for an item of
-    another share, which is not kept. "grow" encodes a document from the
-    first passage that differs from those of `doc`, which is stored, after `unchanged` passages.
+    another share, which is not kept.
     """
 
     item: Record | Rejected | None
     position: int
     digest: str
     action: Action
-    unchanged: int = 0
     doc: int = 0
 
     @property
     def record(self) -> Record:
         assert isinstance(self.item, Record)
         return self.item
-
-
-@runtime_checkable
-class GrowingEmbedder(Protocol):
-    """A model whose passages depend on earlier ones only, so that a document that grew keeps its
-    first vectors.
-    """
-
-    def unchanged_passages(self, old: tuple[str, str], new: tuple[str, str]) -> int:
-        """How many leading passages of two (prefix, text) pairs have the same vectors."""
-
-    def encode_grown(
-        self, prefix: str, text: str, passages: FloatArray, norms: FloatArray
-    ) -> Encoded:
-        """Encode a document whose first passages, unit vectors `[m, d]` and their norms `[m]`, are
-        known.
-        """
 
 
 class Ingestion:
@@ -395,7 +369,6 @@ class Ingestion:
         self._encoding = transaction.state.encoding
         self._source, self._mode, self._on_error = source, mode, on_error
         self._progress = transaction.progress
-        self._growing = source.growing if "passage" in self._encoding.kinds else None
         self._waiting: deque[Step] = deque()  # read, not yet encoded
         self._batch: list[tuple[Step, Encoded | None, TokenCodes | None]] = []
         self._batch_bytes, self._tokens = 0, 0
@@ -510,32 +483,24 @@ class Ingestion:
         self.first_rejected = self.first_rejected or item
         return Step(item, position, digest, "reject")
 
-    def _least_work(
-        self, record: Record, known: tuple[int, bytes] | None
-    ) -> tuple[Action, int, int]:
+    def _least_work(self, record: Record, known: tuple[int, bytes] | None) -> tuple[Action, int]:
         """The cheapest way to have this document's vectors, given the stored document of the same
-        id.
+        id, and the number of the document whose vectors are kept.
         """
         if known is None:
-            return "encode", 0, 0
+            return "encode", 0
         doc, content = known
         if content == content_digest(record.title, record.text, record.keywords):
             # the vectors that are given may be others
             is_known = not self._source.is_given or record.id in self._same_vectors
-            return "metadata" if is_known else "encode", 0, 0
+            return ("metadata" if is_known else "encode"), 0
         may_move = record.origin is not None  # a file has other keywords by another path
-        if doc >= self.transaction.state.first_doc or not (may_move or self._growing):
-            return "encode", 0, 0
+        if doc >= self.transaction.state.first_doc or not may_move:
+            return "encode", 0
         old = self._tables().read_documents([doc])[doc]
         if (old.title, old.text) == (record.title, record.text):
-            return "keep", 0, doc
-        if self._growing is None:
-            return "encode", 0, 0
-        unchanged = self._growing.unchanged_passages(
-            (prefix_of(old.title), old.text), (record.prefix, record.text)
-        )
-        unchanged = min(unchanged, len(self._norms(doc)))
-        return ("grow", unchanged, doc) if unchanged else ("encode", 0, 0)
+            return "keep", doc
+        return "encode", 0
 
     def _with_stored_vectors(self, items: Sequence[Record | Rejected], first: int) -> set[str]:
         """The ids of documents whose text and given vector are stored already, of items that were
@@ -571,8 +536,6 @@ class Ingestion:
         tokens = None
         if step.action == "keep":
             encoded, tokens = self._stored(step)
-        elif step.action == "grow":
-            encoded, tokens = self._grow(step)
         elif encoded is not None and self._encoding.token_codec is not None:
             tokens = _tokens(encoded, step)
         if encoded is not None:
@@ -639,7 +602,7 @@ class Ingestion:
         rows = partial(make_rows, made, self._next_doc, self._encoding, self._languages)
         self._next_doc += len(made)
         write = partial(self._write, [step for step, _, _ in batch], {*last}, save=save)
-        if self._growing is None:
+        if self._source.writes_beside:
             words = self._words.submit(rows)
             self._written()
             self._writing = self._writer.submit(write, words.result)
@@ -666,7 +629,7 @@ class Ingestion:
         transaction.reject(step.item for step in steps if isinstance(step.item, Rejected))
         added, encoded = (
             len(made) - len(replaced),
-            sum(step.action in ("encode", "grow", "keep") for step in steps),
+            sum(step.action in ("encode", "keep") for step in steps),
         )
         transaction.count(
             added=added,
@@ -687,29 +650,6 @@ class Ingestion:
         )
         encoded = encoded_of(stored)
         return encoded, encoded.tokens
-
-    def _grow(self, step: Step) -> tuple[Encoded, TokenCodes | None]:
-        assert self._growing is not None
-        tables, codec = self._tables(), self._encoding.token_codec
-        doc, first = (
-            step.doc,
-            (step.doc << PASSAGE_BITS) + np.arange(step.unchanged, dtype=np.int64),
-        )
-        passages, norms = tables.vectors("passage", first), self._norms(doc)[: step.unchanged]
-        encoded = self._growing.encode_grown(step.record.prefix, step.record.text, passages, norms)
-        if codec is None:
-            return encoded, None
-        stored = StoredTokens(tables, self._encoding.tokens_of, codec).gather(first)
-        return encoded, codec.concatenate([stored, _tokens(encoded, step)])
-
-    def _norms(self, doc: int) -> FloatArray:
-        """Norms of a document's leading passages, up to the first that has none."""
-        tables = self._tables()
-        norms = tables.passages.take(tables.passage_numbers([doc]), ["norm"])["norm"].to_numpy(
-            zero_copy_only=False
-        )
-        known = np.isfinite(norms)
-        return norms[: len(norms) if known.all() else int(np.argmin(known))].astype(np.float32)
 
     def _check(self, encoded: Encoded, step: Step) -> None:
         wrong = unusable(encoded, self._encoding.dim)
@@ -767,13 +707,13 @@ def _tokens(encoded: Encoded, step: Step) -> TokenCodes:
 
 
 class ModelSource:
-    """Encodes documents with a model, which may be able to continue a grown one (`growing`)."""
+    """Encodes documents with a model."""
 
     is_given = False
+    writes_beside = False
 
     def __init__(self, embedder: EmbedderLike) -> None:
         self.embedder = embedder
-        self.growing = embedder if isinstance(embedder, GrowingEmbedder) else None
 
     def encode(self, steps: Iterator[Step], watch: Callable[[int], None]) -> Iterator[Encoded]:
         """Return one result for each step, in order; `watch` is given counts of tokens meanwhile.
@@ -804,7 +744,7 @@ class PrecomputedSource:
     in the corpus.
     """
 
-    growing = None
+    writes_beside = True  # no model needs the processors and the memory
 
     def __init__(self, vectors: PrecomputedVectors | StoredShards) -> None:
         # those of stored shards are of the same model and text, and therefore the same

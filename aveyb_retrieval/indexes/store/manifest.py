@@ -333,7 +333,7 @@ def is_read(manifest: Path) -> bool:
     return False
 
 
-FORMAT = 8
+FORMAT = 9
 DOCUMENTS = "documents"  # the table that Lance keeps
 ROW_TABLES = ("texts", "vectors", "passages")  # in files of ours
 WORD_LISTS = "words"  # the folder of their lists of words

@@ -14,8 +14,8 @@ them.
                 are written, where they are stemmed), names (the words of id, title and metadata,
                 see `store.called`), codes
     vectors     doc, vector: none of a document whose only passage has the same one
-    passages    passage, start, stop (characters of the document's text), norm, copy (the digest of
-                its words), weight, share (how much it counts: less of what a mail only repeats,
+    passages    passage, start, stop (characters of the document's text), copy (the digest of its
+                words), weight, share (how much it counts: less of what a mail only repeats,
                 see `encoder.text.quoting`), heading, text (from there to where the next one starts,
                 or to its stop if that comes later), words (of heading and passage), vector, codes
 
@@ -238,7 +238,6 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field("passage", pa.int64()),
                 pa.field("start", pa.int64()),
                 pa.field("stop", pa.int64()),
-                pa.field("norm", pa.float32()),
                 pa.field(COPY, pa.int64()),
                 pa.field(WEIGHT, pa.float32()),
                 pa.field(SHARE, pa.float32()),

@@ -170,17 +170,6 @@ def test_a_row_of_other_size_does_not_change_how_a_row_is_rounded(
     assert np.array_equal(both[:1], one)
 
 
-def test_a_text_that_grows_keeps_its_passages(folder: Path) -> None:
-    embedder = Embedder.load(folder).with_passage_size(SIZE)
-    assert embedder.precision == "int8"
-    old, new = texts([100])[0], ("", texts([100])[0][1] + texts([50], seed=1)[0][1])
-    kept = embedder.unchanged_passages(old, new)
-    assert kept > 3
-    (before,), (whole,) = embedder.encode_documents([old]), embedder.encode_documents([new])
-    grown = embedder.encode_grown(*new, before.passages[:kept], before.norms[:kept])
-    np.testing.assert_allclose(grown.passages, whole.passages, atol=1e-5)
-
-
 @pytest.mark.parametrize("storage", ["int8", "1bit"])
 def test_tokens_are_made_small_as_in_torch(folder: Path, storage: str) -> None:
     codec = TokenCodec(32, storage)
