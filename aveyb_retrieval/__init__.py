@@ -22,12 +22,10 @@ _HOME = {
         "encoder.folders": "model_path",
         "encoder.text.passages": "PassageSize",
         "engines.publish": "PublishReport publish_index unpublish_documents",
-        "indexes.changes.change": "Report compact_index",
+        "indexes.changes.change": "Report",
         "indexes.changes.copy": "CopyReport copy_index",
         "indexes.changes.sync": "SyncPlan plan_sync sync_index",
-        "indexes.changes.update": (
-            "Batch add_documents build_index delete_documents update_metadata upsert_documents"
-        ),
+        "indexes.changes.update": ("Batch build_index"),
         "indexes.changes.verify": "Verdict verify_index",
         "indexes.cluster": "build_on_ray",
         "indexes.index": "Index",

@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -152,9 +152,7 @@ def init(directory: str | Path, quiet: bool, **arguments: Any) -> None:
 @ALERTS
 def add(directory: str | Path, **arguments: Any) -> None:
     """Add the documents of CORPUS to the index in DIRECTORY. Their ids must be new."""
-    from aveyb_retrieval.indexes.changes.update import add_documents
-
-    _insert(add_documents, directory, **arguments)
+    _insert(partial(_change, "add"), directory, **arguments)
 
 
 @main.command(epilog=examples("aveyb-index upsert my-index changed.jsonl"))
@@ -166,9 +164,18 @@ def upsert(directory: str | Path, **arguments: Any) -> None:
 
     Only changed text is encoded.
     """
-    from aveyb_retrieval.indexes.changes.update import upsert_documents
+    _insert(partial(_change, "upsert"), directory, **arguments)
 
-    _insert(upsert_documents, directory, **arguments)
+
+def _change(mode: Literal["add", "upsert"], corpus: Any, directory: Any, **options: Any) -> Report:
+    """Add or upsert a corpus; an interrupted run is continued."""
+    from aveyb_retrieval.indexes.changes.update import Batch
+    from aveyb_retrieval.indexes.model import WriteOptions
+
+    writing = {name: options.pop(name) for name in WriteOptions.__annotations__ if name in options}
+    batch = Batch(directory, **writing)
+    batch.insert(mode, corpus, options, allow_empty=False)
+    return batch.commit(resumable=True)
 
 
 def _insert(
@@ -207,9 +214,16 @@ def _insert(
 @click.option("--missing-ok", is_flag=True, help="Ignore ids that are not in the index.")
 @common.RESTART
 @common.WAIT
-def delete(directory: str | Path, ids: tuple[str, ...], ids_file: Any, **arguments: Any) -> None:
+def delete(
+    directory: str | Path,
+    ids: tuple[str, ...],
+    ids_file: Any,
+    restart: bool,
+    wait: float,
+    **arguments: Any,
+) -> None:
     """Delete documents from the index in DIRECTORY by IDS, by a file of ids or by a filter."""
-    from aveyb_retrieval.indexes.changes.update import delete_documents
+    from aveyb_retrieval.indexes.changes.update import Batch
 
     try:
         listed = [line.rstrip("\r\n") for line in ids_file] if ids_file else []
@@ -217,8 +231,9 @@ def delete(directory: str | Path, ids: tuple[str, ...], ids_file: Any, **argumen
         raise InputError(
             f"--from {ids_file.name}: not UTF-8 text ({error.reason}); save it as UTF-8"
         ) from None
-    wanted = [*ids, *(line for line in listed if line)]
-    print_report(delete_documents(directory, wanted, **arguments))
+    batch = Batch(directory, restart=restart, wait=wait)
+    batch.delete([*ids, *(line for line in listed if line)], **arguments)
+    print_report(batch.commit(resumable=True))
 
 
 @main.command(
@@ -474,20 +489,28 @@ def count(directory: str | Path, where: Any, by: str | None) -> None:
 @common.WAIT
 @common.QUIET
 def update_metadata(
-    directory: str | Path, changes: Any, ids: tuple[str, ...], quiet: bool, **arguments: Any
+    directory: str | Path,
+    changes: Any,
+    ids: tuple[str, ...],
+    quiet: bool,
+    restart: bool,
+    wait: float,
+    **arguments: Any,
 ) -> None:
     """Change metadata of documents in DIRECTORY, chosen by IDS or by a filter. Nothing is encoded.
 
     What is set stays when files change, are renamed or are indexed again; --clear undoes it. Ids,
     titles and texts are no metadata: `aveyb-index upsert` changes them.
     """
-    from aveyb_retrieval.indexes.changes.update import update_metadata as update
+    from aveyb_retrieval.indexes.changes.update import Batch
 
     if not isinstance(changes, dict):
         given = json.dumps(changes, ensure_ascii=False)
         raise ConfigError(f"--set {given!r}: not an object; write it as '{{\"field\": value}}'")
     with common.progress_bar(not quiet) as progress:
-        report = update(directory, changes, ids, progress=progress, **arguments)
+        batch = Batch(directory, progress=progress, restart=restart, wait=wait)
+        batch.update_metadata(changes, ids, **arguments)
+        report = batch.commit(resumable=True)
     click.echo(f"{report.path}: version {report.version}, {report.documents:,} documents")
 
 
@@ -703,10 +726,11 @@ def compact(directory: str | Path, quiet: bool, **arguments: Any) -> None:
     """Merge the pieces that changes of DIRECTORY have left, and free the space of deleted
     documents.
     """
-    from aveyb_retrieval.indexes.changes.change import compact_index
+    from aveyb_retrieval.indexes.changes.change import compact as merge
+    from aveyb_retrieval.indexes.store.place import open_directory
 
     with common.progress_bar(not quiet) as progress:
-        print_report(compact_index(directory, progress=progress, **arguments))
+        print_report(merge(open_directory(directory), progress=progress, **arguments))
 
 
 @main.command(

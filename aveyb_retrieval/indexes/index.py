@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.changes.change import compact_index
+from aveyb_retrieval.indexes.changes.change import compact
 from aveyb_retrieval.indexes.changes.update import Batch, build_index
 from aveyb_retrieval.indexes.changes.verify import Verdict, verify_index
 from aveyb_retrieval.indexes.model import BuildOptions, check_options, check_wait
@@ -134,8 +134,10 @@ class Index(Retriever):
         """Add documents and replace those whose ids are there already; of the same id twice, the
         last counts.
 
-        What has not changed is not encoded again. Arguments and errors are those of `add`, but that
-        ids may be there.
+        A document with the same text is not encoded again; if nothing at all of it changed, it is
+        not written, and a change of nothing makes no version. What `update_metadata` set stays,
+        except fields that a document which is no file names itself. Arguments and errors are those
+        of `add`, but that ids may be there.
         """
         return self._change(wait, lambda batch: batch.upsert(documents, **options))
 
@@ -175,10 +177,21 @@ class Index(Retriever):
         missing_ok: bool = False,
         wait: float | None = None,
     ) -> Report:
-        """Set metadata fields of the documents with these ids, and of those that satisfy a filter.
-        Nothing is encoded.
+        """Set metadata fields of the documents with these ids, and of those that satisfy a filter
+        ({}: of all). Nothing is encoded.
 
-        Arguments and errors are those of the package's `update_metadata`.
+        Fields that are not named stay as they are; a new value replaces the old one as a whole.
+        What is set here is kept apart from the metadata that came with a document, and stays when
+        its text changes, its file is renamed, or the index is built again. `remove` takes fields
+        away; `clear` first undoes all that was ever set or removed. `_id`, `title` and `text` are
+        refused: `upsert` changes them.
+
+        Raises:
+            ConfigError: there is nothing to change, a field is both set and removed or is a
+                document's own, or neither ids nor a filter are given.
+            InputError: a value is not what JSON can hold, or an id is not in the index (unless
+                `missing_ok`).
+            IndexLockedError: another process is writing.
         """
         given: dict[str, Any] = {
             "where": where,
@@ -262,7 +275,7 @@ class Index(Retriever):
     def compact(self, *, wait: float | None = None) -> Report:
         """Merge what changes have left in pieces, and give back the room of what was removed."""
         with self._writing:
-            return compact_index(self._directory, wait=self._waiting(wait))
+            return compact(self._directory, wait=self._waiting(wait))
 
     def verify(self) -> Verdict:
         """Check the files and counts of the index; see `verify_index`."""

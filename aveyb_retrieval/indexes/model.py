@@ -323,8 +323,8 @@ class BuildOptions(ReadOptions, EncodeOptions, WriteOptions, total=False):
     overwrite: bool
 
 
-class InsertOptions(ReadOptions, ModelOptions, WriteOptions, total=False):
-    """Options of `add_documents` and `upsert_documents`: those of reading and writing, and these of
+class InsertOptions(ReadOptions, ModelOptions, total=False):
+    """Options of documents that are added: those of reading, the model, and this of
     `build_index`.
     """
 

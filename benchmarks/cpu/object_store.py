@@ -28,6 +28,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from benchmarks.cpu.growth import DIM, RESULTS, GivenVectors, Questions, documents, draw_vectors
+from tests import one_change
 from tests.indexes.store_server import Weather, store_server
 
 if TYPE_CHECKING:
@@ -109,14 +110,14 @@ def write() -> None:
     """Upsert a document into the small index for each line of the input, and say which ones are
     acknowledged.
     """
-    from aveyb_retrieval import upsert_documents
+
     from aveyb_retrieval.errors import AveyBError
 
     model = GivenVectors(draw_vectors(8, 0))
     print("ready", flush=True)
     for name in map(str.strip, sys.stdin):
         try:
-            upsert_documents(
+            one_change.upsert(
                 [{"_id": name, "text": f"a document called {name}"}], SMALL, model=model, wait=120
             )
         except AveyBError as error:
@@ -130,7 +131,7 @@ def write() -> None:
 
 def costs(paths: list[Path], count: int, weather: Weather, folder: Path) -> dict[str, Any]:
     """Requests, bytes and milliseconds of a build, of cold and warm searches, and of changes."""
-    from aveyb_retrieval import build_index, copy_index, upsert_documents
+    from aveyb_retrieval import build_index, copy_index
 
     vectors, out = draw_vectors(count, 1), Results()
     questions, model = Questions(paths, count, vectors), GivenVectors(vectors)
@@ -174,10 +175,10 @@ def costs(paths: list[Path], count: int, weather: Weather, folder: Path) -> dict
             reader.communicate()
     row = next(documents(paths, 8))
     out["first upsert on a machine"] = counted(
-        weather, lambda: upsert_documents([row], WHERE, model=model)
+        weather, lambda: one_change.upsert([row], WHERE, model=model)
     )
     row["text"] += " More."
-    out["upsert"] = counted(weather, lambda: upsert_documents([row], WHERE, model=model))
+    out["upsert"] = counted(weather, lambda: one_change.upsert([row], WHERE, model=model))
     weather.delay, weather.keeps = 0.0, False
     return out
 

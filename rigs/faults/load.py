@@ -22,17 +22,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval import (
-    Index,
-    Retriever,
-    build_index,
-    compact_index,
-    delete_documents,
-    upsert_documents,
-)
-from aveyb_retrieval.indexes.changes.update import update_metadata
+from aveyb_retrieval import Index, Retriever, build_index
 from rigs.faults import workload
 from rigs.faults.processes import Child, quiet
+from tests import one_change
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -94,14 +87,14 @@ def write(connection: Connection, root: Path, seconds: float) -> None:
     for number in _until(seconds, usage, root):
         some = [f"doc-{i}" for i in rng.sample(range(DOCUMENTS), CHANGED)]
         if number % COMPACT_EVERY == COMPACT_EVERY - 1:
-            compact_index(root)
+            one_change.compact(root)
         elif number % 4 == 3:
-            update_metadata(root, {"year": number}, some, missing_ok=True)
+            one_change.update_metadata(root, {"year": number}, some, missing_ok=True)
         elif number % 4 == 2:
-            delete_documents(root, some, missing_ok=True)
+            one_change.delete(root, some, missing_ok=True)
         else:
             rows = make_documents(CHANGED, seed=number, first=rng.randrange(DOCUMENTS - CHANGED))
-            upsert_documents(rows, root, model=model)
+            one_change.upsert(rows, root, model=model)
     connection.send(usage)
 
 

@@ -9,20 +9,13 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval import (
-    Index,
-    add_documents,
-    build_index,
-    compact_index,
-    delete_documents,
-    upsert_documents,
-)
+from aveyb_retrieval import Index, build_index
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.changes.sync import sync_index
-from aveyb_retrieval.indexes.changes.update import update_metadata
 from aveyb_retrieval.indexes.nearest import faiss_file
 from aveyb_retrieval.indexes.store import dataset, rows, session
+from tests import one_change
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -121,13 +114,13 @@ class Command:
             case "add":
                 self._add(done, rows, root, model=model)
             case "upsert":
-                upsert_documents(rows, root, model=model)
+                one_change.upsert(rows, root, model=model)
             case "delete":
-                delete_documents(root, self.names, missing_ok=True)
+                one_change.delete(root, self.names, missing_ok=True)
             case "metadata":
-                update_metadata(root, {"year": self.number}, self.names)
+                one_change.update_metadata(root, {"year": self.number}, self.names)
             case "compact":
-                compact_index(root)
+                one_change.compact(root)
             case "sync":
                 sync_index(root.parent / "folder", root, model=model)
             case "shards":
@@ -139,7 +132,7 @@ class Command:
 
     def _add(self, done: bool, *arguments: Any, **options: Any) -> None:
         try:
-            add_documents(*arguments, **options)
+            one_change.add(*arguments, **options)
         except InputError as error:
             if not done or "already in use" not in str(error):
                 raise

@@ -12,18 +12,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-from aveyb_retrieval import (
-    Retriever,
-    add_documents,
-    build_index,
-    delete_documents,
-    upsert_documents,
-)
+from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import AveyBError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.changes.verify import verify_apart, verify_index
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from rigs.fuzz import mutate
+from tests import one_change
 from tests.contents import is_sound_apart, problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -43,8 +38,8 @@ def sound(folder: Path, factory: str = "Flat") -> Path:
     """An index in order, with a few changes behind it, made once in a folder of the process."""
     root = folder / f"sound-{factory.replace(',', '-')}"
     build_index(make_documents(DOCUMENTS), root, model=FakeEmbedder(), index=factory)
-    upsert_documents(make_documents(5, seed=3), root, model=FakeEmbedder())
-    delete_documents(root, ["doc-7"])
+    one_change.upsert(make_documents(5, seed=3), root, model=FakeEmbedder())
+    one_change.delete(root, ["doc-7"])
     return root
 
 
@@ -57,7 +52,7 @@ def interrupted(folder: Path) -> Path:
         IndexDirectory, "publish", side_effect=OSError(28, "No space left on device")
     )
     with full, mock.patch.object(ingest, "BATCH_DOCUMENTS", 7), contextlib.suppress(AveyBError):
-        add_documents(_ADDED, root, model=FakeEmbedder())
+        one_change.add(_ADDED, root, model=FakeEmbedder())
     assert IndexDirectory(root).journal.exists()
     return root
 
@@ -123,8 +118,8 @@ def use(root: Path) -> None:
 
 def change(root: Path) -> None:
     """What a writer does with it."""
-    upsert_documents(make_documents(3, seed=9, first=DOCUMENTS - 2), root, model=FakeEmbedder())
-    delete_documents(root, ["doc-2"], missing_ok=True)
+    one_change.upsert(make_documents(3, seed=9, first=DOCUMENTS - 2), root, model=FakeEmbedder())
+    one_change.delete(root, ["doc-2"], missing_ok=True)
 
 
 def attempt(*steps: Callable[[], object]) -> None:
@@ -254,11 +249,11 @@ def journal(rng: random.Random, folder: Path) -> None:
             changed = mutate.mutate_json(rng, written)
             if isinstance(changed, dict):
                 write_sealed(path, changed)
-            attempt(lambda: add_documents(_ADDED, root, model=FakeEmbedder()), lambda: use(root))
+            attempt(lambda: one_change.add(_ADDED, root, model=FakeEmbedder()), lambda: use(root))
             return
         before = version(root)
         with contextlib.suppress(AveyBError), mock.patch.object(ingest, "BATCH_DOCUMENTS", 7):
-            add_documents(_ADDED, root, model=FakeEmbedder())
+            one_change.add(_ADDED, root, model=FakeEmbedder())
         use(root)
         if version(root) != before:
             problems = problems_of(root)

@@ -11,12 +11,13 @@ import huggingface_hub
 import numpy as np
 import pytest
 
-from aveyb_retrieval import Embedder, Retriever, add_documents, build_index
+from aveyb_retrieval import Embedder, Retriever, build_index
 from aveyb_retrieval.encoder.embedders.loading import load_encoder
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
 from aveyb_retrieval.errors import AveyBError, IndexFormatError, ModelError
 from aveyb_retrieval.indexes.nearest import faiss_file
 from aveyb_retrieval.server.indexes import Indexes
+from tests import one_change
 from tests.contents import problems_of
 from tests.encoder.test_sentence_embedder import save_bert
 from tests.indexes.conftest import make_documents
@@ -35,7 +36,7 @@ def search(root: Path) -> None:
 
 
 def add(root: Path) -> None:
-    add_documents([{"_id": "new", "text": "word1"}], root)
+    one_change.add([{"_id": "new", "text": "word1"}], root)
 
 
 def serve(root: Path) -> None:

@@ -19,13 +19,7 @@ from typing import TYPE_CHECKING, Any
 import lance
 import pytest
 
-from aveyb_retrieval import (
-    Retriever,
-    add_documents,
-    build_index,
-    delete_documents,
-    upsert_documents,
-)
+from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.changes.verify import verify_apart, verify_index
 from aveyb_retrieval.indexes.store import manifest
@@ -33,6 +27,7 @@ from aveyb_retrieval.indexes.store.place import read_manifest
 from rigs.faults import consistent
 from rigs.faults.processes import child, quiet
 from rigs.fuzz.indexes import attempt, interrupted, listed, seal, use, version, write_sealed
+from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -52,8 +47,8 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
         index="HNSW8",
         on_error="skip",
     )
-    upsert_documents(make_documents(3, seed=2), root, model=FakeEmbedder())
-    delete_documents(root, ["doc-5"])
+    one_change.upsert(make_documents(3, seed=2), root, model=FakeEmbedder())
+    one_change.delete(root, ["doc-5"])
     return root
 
 
@@ -64,7 +59,7 @@ def index(sound: Path, tmp_path: Path) -> Path:
 
 
 def add(root: Path) -> None:
-    add_documents([{"_id": "new", "text": "word1"}], root, model=FakeEmbedder())
+    one_change.add([{"_id": "new", "text": "word1"}], root, model=FakeEmbedder())
 
 
 def use_words(root: Path) -> None:
@@ -482,14 +477,14 @@ def test_a_copy_of_an_unfinished_index_is_continued_if_nothing_was_changed(
     unfinished: Path,
 ) -> None:
     """What the tests above change, and not that it was copied, is why theirs are begun again."""
-    assert add_documents(
+    assert one_change.add(
         make_documents(20, seed=5, first=40), unfinished, model=FakeEmbedder()
     ).resumed
 
 
 def check_begun_again(root: Path) -> None:
     added = make_documents(20, seed=5, first=40)
-    assert add_documents(added, root, model=FakeEmbedder()).resumed is False
+    assert one_change.add(added, root, model=FakeEmbedder()).resumed is False
     with Retriever.load(root, model=FakeEmbedder()) as retriever:
         assert {document["_id"] for document in added} <= {
             document.id for document in retriever.documents()

@@ -14,15 +14,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
-from aveyb_retrieval import (
-    Retriever,
-    build_index,
-    delete_documents,
-    publish_index,
-    unpublish_documents,
-    upsert_documents,
-)
+from aveyb_retrieval import Retriever, build_index, publish_index, unpublish_documents
 from aveyb_retrieval.indexes.engine import register_engine
+from tests import one_change
 from tests.engines import postgres_server
 from tests.indexes.fake import FakeEmbedder
 
@@ -85,10 +79,10 @@ class LocalCollection:
         build_index(documents, self.path, model=embedder, granularity=granularity, overwrite=True)
 
     def upsert(self, documents: Documents) -> None:
-        upsert_documents(documents, self.path, model=EMBEDDER)
+        one_change.upsert(documents, self.path, model=EMBEDDER)
 
     def delete(self, ids: Sequence[str]) -> None:
-        delete_documents(self.path, ids)
+        one_change.delete(self.path, ids)
 
     def load(self, **options: Any) -> Retriever:
         return Retriever.load(self.path, **{"model": EMBEDDER, **options})

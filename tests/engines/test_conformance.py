@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aveyb_retrieval import copy_index, delete_documents, upsert_documents
+from aveyb_retrieval import copy_index
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.engine import is_address, open_engine
+from tests import one_change
 from tests.engines.conformance import EngineConformance
 from tests.engines.stands import MilvusLiteStand, PostgresStand
 from tests.indexes.store_server import store_server
@@ -68,12 +69,12 @@ class TestObjectStore(EngineConformance):
 
         def publish(source: str | Path, to: str, *, update: bool = False) -> None:
             if update:
-                upsert_documents(None, to, vectors=source)
+                one_change.upsert(None, to, vectors=source)
             else:
                 copy_index(source, to, overwrite=True)
 
         def unpublish(to: str, ids: Sequence[str] = (), **options: Any) -> int:
-            return delete_documents(to, ids, **options).deleted
+            return one_change.delete(to, ids, **options).deleted
 
         with store_server() as (_, variables), pytest.MonkeyPatch.context() as changed:
             for name, value in variables.items():

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aveyb_retrieval import Retriever, add_documents, build_index, compact_index, upsert_documents
+from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexLockedError
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from aveyb_retrieval.indexes.store.place import CLEAN_EVERY
 from rigs.faults import alone, load
 from rigs.faults.campaign import read
 from rigs.faults.processes import Child, child, quiet
+from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -34,7 +35,7 @@ def add(connection: Connection, root: Path, part: int) -> None:
     refused = 0
     while True:
         try:
-            add_documents(
+            one_change.add(
                 make_documents(5, seed=part, first=100 * part), root, model=FakeEmbedder()
             )
         except IndexLockedError:
@@ -100,19 +101,19 @@ def test_a_reader_keeps_its_version_through_many_and_its_files_go_with_it(
     with child(read, root) as reader:
         assert reader.answer() == 40
         for number in range(versions):
-            upsert_documents(
+            one_change.upsert(
                 make_documents(2, seed=number, first=number % 50), root, model=FakeEmbedder()
             )
             if number % 10 == 5:
-                compact_index(root)
+                one_change.compact(root)
             assert number % 10 or reader.ask("again") == ""
         assert reader.ask("again") == ""
         names = IndexDirectory(root).versions()
         assert names[0] == first, "the version that is read is kept"
         assert len(names) <= 1 + CLEAN_EVERY, "those between are not"
-        compact_index(root)
+        one_change.compact(root)
         assert IndexDirectory(root).versions() == [first, IndexDirectory(root).visible()]
-    compact_index(root)
+    one_change.compact(root)
     assert IndexDirectory(root).versions() == [IndexDirectory(root).visible()]
 
 

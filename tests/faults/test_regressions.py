@@ -9,7 +9,7 @@ import lance
 import numpy as np
 import pytest
 
-from aveyb_retrieval import Index, Retriever, build_index, files, upsert_documents
+from aveyb_retrieval import Index, Retriever, build_index, files
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.changes.verify import verify_index
@@ -19,6 +19,7 @@ from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.store.tables import StoredVectors, Tables
 from aveyb_retrieval.indexes.types import expand_passages
 from rigs.faults import consistent
+from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -103,7 +104,7 @@ def test_a_process_that_follows_a_writer_lets_go_of_deleted_files(
     build_index(make_documents(30), tmp_path / "ix", model=FakeEmbedder())
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:
         for number in range(40):
-            upsert_documents(
+            one_change.upsert(
                 make_documents(2, seed=number, first=2 * number),
                 tmp_path / "ix",
                 model=FakeEmbedder(),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aveyb_retrieval import Retriever, build_index, compact_index, upsert_documents, verify_index
+from aveyb_retrieval import Retriever, build_index, verify_index
 from aveyb_retrieval.encoder.embedders.loading import load_encoder
 from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
 from aveyb_retrieval.encoder.text.passages import PassageSize
@@ -21,6 +21,7 @@ from aveyb_retrieval.eval.encoders import load_measured
 from aveyb_retrieval.eval.runner import run_system
 from aveyb_retrieval.eval.systems import IndexSystem
 from aveyb_retrieval.eval.tasks import make_task
+from tests import one_change
 from tests.eval.toys import write_folder
 
 if TYPE_CHECKING:
@@ -94,11 +95,12 @@ def test_built_killed_resumed_upserted_and_searched(
     assert answers(index, model) == answers(whole, model)
 
     grown = {"_id": "story", "title": "The keeper", "text": STORY + "Then the clock stopped."}
-    upsert_documents([grown], index, model=minilm)  # its passages are again those of the index
+    one_change.upsert([grown], index, model=minilm)  # its passages are again those of the index
     assert verify_index(index).problems == []
     rows = [json.loads(line) for line in corpus.read_text().splitlines()]
     build_index([*rows[:-1], grown], tmp_path / "anew", model=model)
-    compact_index(index)  # until then a document that was replaced counts in the weights of words
+    # until then a document that was replaced counts in the weights of words
+    one_change.compact(index)
     assert answers(index, model) == answers(tmp_path / "anew", model)
 
 
@@ -111,7 +113,7 @@ def test_by_name_and_with_another_model(corpus: Path, tmp_path: Path) -> None:
         )
         assert hit.id == "d1"
     with pytest.raises(IndexFormatError, match="made by the model minilm"):
-        upsert_documents(corpus, index, model=load_encoder())
+        one_change.upsert(corpus, index, model=load_encoder())
 
 
 def test_the_index_and_the_evaluation_agree(minilm: SentenceEmbedder, tmp_path: Path) -> None:

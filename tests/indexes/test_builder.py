@@ -13,15 +13,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from aveyb_retrieval import (
-    Retriever,
-    add_documents,
-    build_index,
-    compact_index,
-    delete_documents,
-    update_metadata,
-    upsert_documents,
-)
+from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import (
     AveyBError,
     ConfigError,
@@ -34,6 +26,7 @@ from aveyb_retrieval.indexes.changes.transaction import Transaction
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, writer_lock
 from aveyb_retrieval.indexes.store.place import describe
+from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import assert_best, make_documents, true_scores
 from tests.indexes.disk import files_of, files_of_one_version
@@ -294,12 +287,12 @@ def test_other_commands_are_told_what_is_unfinished(
     build_index(documents[:30], root, model=FakeEmbedder())
     before = (root / "current").read_text()
     with pytest.raises(KeyboardInterrupt):
-        add_documents(documents[30:], root, model=Interrupted(after=57))
+        one_change.add(documents[30:], root, model=Interrupted(after=57))
     others: list[Callable[[], object]] = [
-        lambda: upsert_documents(documents, root, model=FakeEmbedder()),
-        lambda: delete_documents(root, ["doc-1"]),
-        lambda: update_metadata(root, {"a": 1}, where={}),
-        lambda: compact_index(root),
+        lambda: one_change.upsert(documents, root, model=FakeEmbedder()),
+        lambda: one_change.delete(root, ["doc-1"]),
+        lambda: one_change.update_metadata(root, {"a": 1}, where={}),
+        lambda: one_change.compact(root),
         lambda: build_index(documents, root, model=FakeEmbedder(), overwrite=True),
     ]
     for other in others:
@@ -312,7 +305,7 @@ def test_other_commands_are_told_what_is_unfinished(
     assert (root / "current").read_text() == before
     with Retriever.load(root, model=FakeEmbedder()) as reader:
         assert (len(reader), reader.is_stale) == (30, False)
-    report = add_documents(documents[30:], root, model=FakeEmbedder())
+    report = one_change.add(documents[30:], root, model=FakeEmbedder())
     assert (report.resumed, report.documents, report.added) == (True, 120, 90)
     assert problems_of(root) == []
 
@@ -324,10 +317,10 @@ def test_an_unfinished_change_can_be_thrown_away_by_another(
     root = tmp_path / "ix"
     build_index(documents[:30], root, model=FakeEmbedder())
     with pytest.raises(KeyboardInterrupt):
-        add_documents(documents[30:], root, model=Interrupted(after=57))
-    assert delete_documents(root, ["doc-1"], restart=True).documents == 29
+        one_change.add(documents[30:], root, model=Interrupted(after=57))
+    assert one_change.delete(root, ["doc-1"], restart=True).documents == 29
     assert problems_of(root) == []
-    assert compact_index(root).documents == 29
+    assert one_change.compact(root).documents == 29
     assert files_of(root) == files_of_one_version(root)
     assert problems_of(root) == []
 
@@ -344,7 +337,7 @@ def test_what_was_left_out_before_an_interruption_is_listed_once(tmp_path: Path)
     assert report.rejected_file is not None
     lines = report.rejected_file.read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["line"] for line in lines] == list(range(2, 121, 2))
-    assert delete_documents(tmp_path / "ix", ["doc-1"]).rejected_file is None, (
+    assert one_change.delete(tmp_path / "ix", ["doc-1"]).rejected_file is None, (
         "it is of the change that made it"
     )
 

@@ -10,19 +10,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from aveyb_retrieval import (
-    Embedder,
-    Retriever,
-    add_documents,
-    build_index,
-    upsert_documents,
-)
+from aveyb_retrieval import Embedder, Retriever, build_index
 from aveyb_retrieval.engines.collection import CollectionSettings
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.encoding import Encoding
 from aveyb_retrieval.indexes.store.place import describe
 from aveyb_retrieval.indexes.vectors import StoredShards
+from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -195,7 +190,7 @@ def test_token_vectors_are_needed_where_they_are_kept(tmp_path: Path) -> None:
     assert describe(tmp_path / "again")["token_vectors"] == "int8"
     build_index(make_documents(2, first=50), tmp_path / "without", model=FakeEmbedder())
     with pytest.raises(ConfigError, match=r"no token vectors \(int8\)"):
-        upsert_documents(None, tmp_path / "ix", vectors=tmp_path / "without")
+        one_change.upsert(None, tmp_path / "ix", vectors=tmp_path / "without")
 
 
 # --- passages of another size --------------------------------------------------------------------
@@ -210,10 +205,10 @@ def test_passages_of_another_size_are_not_put_together(tmp_path: Path) -> None:
         build_index(
             [{"_id": "b", "text": TEXT}], tmp_path / f"{tokens}", model=model, passage_tokens=tokens
         )
-    for change in (add_documents, upsert_documents):
+    for change in (one_change.add, one_change.upsert):
         with pytest.raises(ConfigError, match=r"passage_tokens is 32, but .*ix has 64"):
             change(None, tmp_path / "ix", vectors=tmp_path / "32")
-    assert add_documents(None, tmp_path / "ix", vectors=tmp_path / "64").documents == 2
+    assert one_change.add(None, tmp_path / "ix", vectors=tmp_path / "64").documents == 2
     with pytest.raises(
         InputError, match=r"1 and .*2 were encoded differently: passage_tokens is 32 and 64"
     ):

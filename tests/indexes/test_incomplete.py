@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from aveyb_retrieval import Retriever, build_index, sync_index, upsert_documents
+from aveyb_retrieval import Retriever, build_index, sync_index
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.indexes.changes.sync import plan_sync
 from aveyb_retrieval.indexes.store.place import open_directory, read_manifest
+from tests import one_change
 from tests.documents.scans import (
     NEEDS_TESSERACT,
     Image,
@@ -150,7 +151,7 @@ def test_parts_that_are_not_read_are_listed_of_any_kind(tmp_path: Path) -> None:
     sync(folder, root)
     assert incomplete(root) == {}
     (folder / "a.zip").write_bytes(make_zip({"n.txt": "words", "plan.dwg": "AC1032"}))
-    upsert_documents(folder, root, model=FakeEmbedder())
+    one_change.upsert(folder, root, model=FakeEmbedder())
     assert set(incomplete(root)) == {"a.zip"}
 
 

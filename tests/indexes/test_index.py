@@ -12,16 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aveyb_retrieval import (
-    Index,
-    Retriever,
-    add_documents,
-    build_index,
-    compact_index,
-    delete_documents,
-    update_metadata,
-    upsert_documents,
-)
+from aveyb_retrieval import Index, Retriever, build_index
 from aveyb_retrieval.errors import (
     AveyBError,
     ConfigError,
@@ -30,6 +21,7 @@ from aveyb_retrieval.errors import (
     InputError,
 )
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, writer_lock
+from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder, load_instead
@@ -130,14 +122,14 @@ def test_the_next_search_finds_what_was_written(index: Index) -> None:
 
 
 def test_an_index_follows_what_others_write(index: Index, root: Path) -> None:
-    add_documents([{"_id": "new", "text": "zinc anodes"}], root, model=FakeEmbedder())
+    one_change.add([{"_id": "new", "text": "zinc anodes"}], root, model=FakeEmbedder())
     assert ids(index, "zinc") == {"new"}
-    upsert_documents([{"_id": "new", "text": "copper"}], root, model=FakeEmbedder())
+    one_change.upsert([{"_id": "new", "text": "copper"}], root, model=FakeEmbedder())
     assert index.get(["new"])[0].text == "copper"
-    update_metadata(root, {"year": 1}, ["new"])
+    one_change.update_metadata(root, {"year": 1}, ["new"])
     assert index.count({"year": 1}) == 1
-    compact_index(root)
-    delete_documents(root, ["new"])
+    one_change.compact(root)
+    one_change.delete(root, ["new"])
     assert len(index) == 20
 
 

@@ -10,18 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aveyb_retrieval import (
-    Index,
-    Retriever,
-    build_index,
-    delete_documents,
-    sync_index,
-    update_metadata,
-    upsert_documents,
-)
+from aveyb_retrieval import Index, Retriever, build_index, sync_index
 from aveyb_retrieval.documents.records import Edits
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.store.manifest import FORMAT
+from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.fake import FakeEmbedder
 
@@ -49,7 +42,9 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def root(folder: Path, tmp_path: Path) -> Path:
     build_index(folder, tmp_path / "ix", model=MODEL)
-    update_metadata(tmp_path / "ix", {"dept": "IT"}, ["lease.md", "wiki/vpn.md"], remove=["type"])
+    one_change.update_metadata(
+        tmp_path / "ix", {"dept": "IT"}, ["lease.md", "wiki/vpn.md"], remove=["type"]
+    )
     return tmp_path / "ix"
 
 
@@ -60,7 +55,7 @@ def test_metadata_survive_edits_and_renames_of_files(folder: Path, root: Path) -
     assert fields(root, "dept") == {"lease.md": "IT", "net.md": "IT"}
     assert fields(root, "type").keys() == {"wiki/print.md"}
     assert fields(root, "path")["net.md"] == "net.md"  # what is read stays what the file says
-    upsert_documents(folder, root, model=MODEL)
+    one_change.upsert(folder, root, model=MODEL)
     assert fields(root, "dept") == {"lease.md": "IT", "net.md": "IT"}
     assert problems_of(root) == []
 
@@ -82,8 +77,8 @@ def test_metadata_survive_a_build_with_another_model_and_a_copy(
 
 
 def test_clear_brings_back_what_was_read(folder: Path, root: Path) -> None:
-    update_metadata(root, {"path": "mine", "n": 1}, ["lease.md"])
-    update_metadata(root, {"n": 2}, ["lease.md"], clear=True)
+    one_change.update_metadata(root, {"path": "mine", "n": 1}, ["lease.md"])
+    one_change.update_metadata(root, {"n": 2}, ["lease.md"], clear=True)
     assert fields(root, "path")["lease.md"] == "lease.md"
     assert fields(root, "n") == {"lease.md": 2}
     assert "lease.md" in fields(root, "type")
@@ -117,7 +112,7 @@ def test_what_goes_with_a_deleted_or_emptied_file_is_told(
     (folder / "lease.md").write_text("# Back")
     sync_index(folder, root, model=MODEL)
     assert fields(root, "dept") == {"wiki/vpn.md": "IT"}
-    delete_documents(root, ["wiki/vpn.md"])
+    one_change.delete(root, ["wiki/vpn.md"])
 
 
 def test_edits_are_read_as_they_were_written() -> None:
@@ -132,18 +127,18 @@ def test_edits_are_read_as_they_were_written() -> None:
 
 def test_damaged_edits_are_told(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Edits, "to_json", lambda self: "nothing")
-    update_metadata(root, {"a": 1}, ["lease.md"])
+    one_change.update_metadata(root, {"a": 1}, ["lease.md"])
     with pytest.raises(
         IndexFormatError, match=r"in the metadata of document 'lease\.md' is damaged"
     ):
-        update_metadata(root, {"a": 1}, ["lease.md"])
+        one_change.update_metadata(root, {"a": 1}, ["lease.md"])
 
 
 def test_an_index_of_another_format_can_be_built_again(folder: Path, root: Path) -> None:
     for manifest in (root / "versions").iterdir():
         manifest.write_text(manifest.read_text().replace(f'"format":{FORMAT}', '"format":4'))
     with pytest.raises(IndexFormatError, match="format 4"):
-        update_metadata(root, {"a": 1}, ["lease.md"])
+        one_change.update_metadata(root, {"a": 1}, ["lease.md"])
     assert build_index(folder, root, model=MODEL, overwrite=True).documents == 3
     assert problems_of(root) == []
 
@@ -152,6 +147,6 @@ def test_metadata_that_are_not_what_was_set_are_found(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Edits, "merged", {"a": 2})
-    update_metadata(root, {"a": 1}, ["lease.md"])
+    one_change.update_metadata(root, {"a": 1}, ["lease.md"])
     monkeypatch.undo()
     assert any("'lease.md': its metadata" in problem for problem in problems_of(root))

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from aveyb_retrieval import Retriever, build_index, upsert_documents
+from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.indexes.changes.languages import describe_languages
 from aveyb_retrieval.indexes.search.fusion import fuse_scores
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.languages import DocumentLanguages, SeveralLanguages
+from tests import one_change
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,7 +84,7 @@ def test_each_document_has_its_own_stemmer_and_stop_words(tmp_path: Path) -> Non
 def test_a_new_document_may_bring_a_language(tmp_path: Path) -> None:
     build_index([{"_id": "en", "text": ENGLISH}], tmp_path / "index")
     assert Snapshot.open(tmp_path / "index").language.name == "english"
-    upsert_documents([{"_id": "de", "text": GERMAN}], tmp_path / "index")
+    one_change.upsert([{"_id": "de", "text": GERMAN}], tmp_path / "index")
     hits = Retriever.load(tmp_path / "index").search("gesperrte Brücke", k=1, mode="lexical")
     assert hits[0].id == "de"
 

@@ -12,18 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aveyb_retrieval import (
-    Result,
-    Retriever,
-    build_index,
-    compact_index,
-    delete_documents,
-    upsert_documents,
-)
+from aveyb_retrieval import Result, Retriever, build_index
 from aveyb_retrieval.errors import AveyBError
 from aveyb_retrieval.indexes.search.hit import HIT_FIELDS, PASSAGE_FIELDS
 from aveyb_retrieval.indexes.store.rows import RowTable
 from aveyb_retrieval.indexes.store.tables import Tables
+from tests import one_change
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -102,11 +96,11 @@ def test_copies_have_all_of_a_hit(root: Path) -> None:
 
 def test_a_hit_stays_with_the_version_that_was_searched(root: Path) -> None:
     changes: list[Any] = [
-        lambda: upsert_documents(
+        lambda: one_change.upsert(
             [{**ROWS[0], "text": "Another text."}], root, model=FakeEmbedder()
         ),
-        lambda: delete_documents(root, ["long", "d1"]),
-        lambda: compact_index(root),
+        lambda: one_change.delete(root, ["long", "d1"]),
+        lambda: one_change.compact(root),
         lambda: build_index(
             [{"_id": "long", "text": "Third."}], root, model=FakeEmbedder(), overwrite=True
         ),

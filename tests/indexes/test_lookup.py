@@ -9,16 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aveyb_retrieval import (
-    Document,
-    Retriever,
-    add_documents,
-    build_index,
-    compact_index,
-    update_metadata,
-    upsert_documents,
-)
+from aveyb_retrieval import Document, Retriever, build_index
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
+from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -115,7 +108,7 @@ def test_listing_counting_and_changing_agree_with_plain_python(
             f"{i}" for i, c in enumerate(chosen) if c
         ]
         assert retriever.count(where) == sum(chosen)
-        update_metadata(root, {"x": ["new"], "z": 1}, where=where, remove=["y"])
+        one_change.update_metadata(root, {"x": ["new"], "z": 1}, where=where, remove=["y"])
         retriever.reopen()
         changed = [
             {**{k: v for k, v in each.items() if k != "y"}, "x": ["new"], "z": 1} if c else each
@@ -148,8 +141,8 @@ def test_an_index_may_begin_empty(tmp_path: Path, embedder: FakeEmbedder, factor
             == len(list(retriever.documents()))
             == 0
         )
-    assert compact_index(root).documents == 0
-    add_documents(rows, root, model=embedder)
+    assert one_change.compact(root).documents == 0
+    one_change.add(rows, root, model=embedder)
     with Retriever.load(root, model=embedder) as retriever:
         assert len(retriever.search("word1 word2", k=30)) == 30
     assert problems_of(root) == []
@@ -173,10 +166,10 @@ def test_metadata_are_changed_by_id_and_by_filter_without_encoding(
     encoded = embedder.encoded_words
     with Retriever.load(root, model=embedder) as retriever:
         before = retriever.search("word1 word2", k=5)
-        update_metadata(
+        one_change.update_metadata(
             root, {"year": 1999, "read": datetime.date(2024, 2, 29)}, ["doc-1", "doc-2"]
         )
-        update_metadata(
+        one_change.update_metadata(
             root, {"old": True}, where={"year": {"$lt": 2003}}, remove=["tags", "nothing"]
         )
         assert retriever.count({"year": 1999}) == 0
@@ -191,7 +184,7 @@ def test_metadata_are_changed_by_id_and_by_filter_without_encoding(
             (h.id, h.score, h.passage) for h in before
         ]
     assert problems_of(root) == []
-    upsert_documents(rows, root, model=embedder)
+    one_change.upsert(rows, root, model=embedder)
     assert embedder.encoded_words == encoded
 
 
@@ -199,28 +192,28 @@ def test_metadata_that_cannot_be_changed_so(tmp_path: Path, embedder: FakeEmbedd
     root = tmp_path / "ix"
     build_index(make_documents(5), root, model=embedder)
     with pytest.raises(ConfigError, match="nothing to change"):
-        update_metadata(root, {}, ["doc-1"])
+        one_change.update_metadata(root, {}, ["doc-1"])
     with pytest.raises(ConfigError, match="ids or a filter"):
-        update_metadata(root, {"a": 1})
+        one_change.update_metadata(root, {"a": 1})
     with pytest.raises(ConfigError, match="both set and removed"):
-        update_metadata(root, {"a": 1}, ["doc-1"], remove=["a"])
+        one_change.update_metadata(root, {"a": 1}, ["doc-1"], remove=["a"])
     for own in ("_id", "title", "text"):
         for change in ({"changes": {own: "new"}}, {"changes": {"a": 1}, "remove": [own]}):
             with pytest.raises(
                 ConfigError,
                 match=f"'{own}' is a field of the document itself, not metadata.*upsert",
             ):
-                update_metadata(root, ids=["doc-1"], **change)  # type: ignore[arg-type]
+                one_change.update_metadata(root, ids=["doc-1"], **change)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="remove='year' is one string"):
-        update_metadata(root, {}, ["doc-1"], remove="year")
+        one_change.update_metadata(root, {}, ["doc-1"], remove="year")
     with pytest.raises(InputError, match="not JSON"):
-        update_metadata(root, {"a": {1, 2}}, ["doc-1"])
+        one_change.update_metadata(root, {"a": {1, 2}}, ["doc-1"])
     with pytest.raises(InputError, match="surrogate"):
-        update_metadata(root, {"a": "\ud800"}, ["doc-1"])
+        one_change.update_metadata(root, {"a": "\ud800"}, ["doc-1"])
     with pytest.raises(InputError, match="'nobody'; nothing was changed"):
-        update_metadata(root, {"a": 1}, ["doc-1", "nobody"])
+        one_change.update_metadata(root, {"a": 1}, ["doc-1", "nobody"])
     with pytest.raises(IndexFormatError, match="no index here"):
-        update_metadata(tmp_path / "none", {"a": 1}, where={})
-    assert update_metadata(root, {"a": 1}, where={"year": 1}).version == "v000001"
+        one_change.update_metadata(tmp_path / "none", {"a": 1}, where={})
+    assert one_change.update_metadata(root, {"a": 1}, where={"year": 1}).version == "v000001"
     with Retriever.load(root) as retriever:
         assert retriever.count({"a": 1}) == 0

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aveyb_retrieval import Retriever, build_index, hits_to_prompt, update_metadata
+from aveyb_retrieval import Retriever, build_index, hits_to_prompt
 from aveyb_retrieval.indexes.search import evidence, named_documents
+from tests import one_change
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -198,8 +199,8 @@ def _ids(hits: list[Any]) -> set[str]:
 @pytest.mark.usefixtures("few_compete")
 def test_names_follow_metadata_that_people_set(tmp_path: Path) -> None:
     build_index(contracts("metadata"), tmp_path / "made", passage_tokens=64)
-    update_metadata(tmp_path / "made", {"client": "Siskin GmbH"}, ["m3"])
-    update_metadata(tmp_path / "made", {"checked": True}, ["m1"])
+    one_change.update_metadata(tmp_path / "made", {"client": "Siskin GmbH"}, ["m3"])
+    one_change.update_metadata(tmp_path / "made", {"checked": True}, ["m1"])
     retriever = Retriever.load(tmp_path / "made")
     question = f"Siskin: {ASK['notice']}"
     assert "m3" in _ids(retriever.search(question, k=3, candidates=2, unit="passage"))

@@ -14,15 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from aveyb_retrieval import (
-    Index,
-    Retriever,
-    build_index,
-    copy_index,
-    delete_documents,
-    upsert_documents,
-    verify_index,
-)
+from aveyb_retrieval import Index, Retriever, build_index, copy_index, verify_index
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import (
     AveyBError,
@@ -38,6 +30,7 @@ from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest
 from aveyb_retrieval.indexes.store.objects import ObjectStore
 from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.server.indexes import Indexes
+from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -82,7 +75,7 @@ def build(where: str | Path, count: int = 30) -> None:
 
 
 def upsert(where: str | Path, name: str, **options: Any) -> None:
-    upsert_documents(
+    one_change.upsert(
         [{"_id": name, "text": f"a document called {name}"}], where, model=MODEL, **options
     )
 
@@ -112,7 +105,7 @@ def test_it_finds_what_a_folder_finds(
     monkeypatch.setenv("AVEYB_INDEX_CACHE_WHOLE", whole)
     for each in (where, tmp_path / "folder"):
         build(each, 60)
-        delete_documents(each, ["doc-3", "doc-4"])
+        one_change.delete(each, ["doc-3", "doc-4"])
         upsert(each, "fresh")
     with (
         Retriever.load(where, model=MODEL) as there,
@@ -182,7 +175,8 @@ def test_what_was_read_of_a_large_index_is_kept_and_mended(
         context.setattr(parts.Cache, "make_room", unroomy)
         assert asked()[0] == first
         assert caplog.text.count("nothing more of the index is kept here (full)") >= 1
-    delete_documents(where, ["doc-3"])  # another version brings files here, and what was kept stays
+    # another version brings files here, and what was kept stays
+    one_change.delete(where, ["doc-3"])
     assert "doc-3" not in dict(asked()[0])
     assert set(kept) <= set(tmp_path.glob("parts/*/*/*/*.parts"))
 
@@ -392,7 +386,7 @@ def test_writers_killed_at_any_request_lose_nothing_and_leave_nothing(
                 break
         assert turn > 9
         upsert(where, "last")
-        upsert_documents([{"_id": "last", "text": "again"}], where, model=MODEL)
+        one_change.upsert([{"_id": "last", "text": "again"}], where, model=MODEL)
     assert problems_of(where) == []
     objects._opened.cache_clear()
     with place.StoredDirectory(where).lease(1) as held:

@@ -9,18 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from aveyb_retrieval import (
-    Index,
-    Report,
-    add_documents,
-    build_index,
-    compact_index,
-    copy_index,
-    sync_index,
-    update_metadata,
-)
+from aveyb_retrieval import Index, Report, build_index, copy_index, sync_index
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes import progress
+from tests import one_change
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -69,11 +61,11 @@ def made(root: Path) -> Path:
 
 CHANGES: dict[str, Callable[[Path], object]] = {
     "build": lambda place: build_index(ROWS, place / "new", model=FakeEmbedder()),
-    "add": lambda place: add_documents(
+    "add": lambda place: one_change.add(
         make_documents(5, first=100), made(place / "ix"), model=FakeEmbedder()
     ),
-    "metadata": lambda place: update_metadata(made(place / "ix"), {"x": 1}, where={}),
-    "compact": lambda place: compact_index(made(place / "ix")),
+    "metadata": lambda place: one_change.update_metadata(made(place / "ix"), {"x": 1}, where={}),
+    "compact": lambda place: one_change.compact(made(place / "ix")),
     "copy": lambda place: copy_index(made(place / "ix"), place / "copy"),
     "open": lambda place: Index.open(made(place / "ix"), model=FakeEmbedder()).upsert(
         make_documents(5, first=100)

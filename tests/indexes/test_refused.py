@@ -12,20 +12,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from click.testing import CliRunner
 
-from aveyb_retrieval import (
-    Index,
-    Retriever,
-    add_documents,
-    build_index,
-    compact_index,
-    delete_documents,
-    update_metadata,
-    upsert_documents,
-    verify_index,
-)
+from aveyb_retrieval import Index, Retriever, build_index, verify_index
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.store.place import describe
+from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.disk import files_of, manifest_path, rewrite_manifest
@@ -43,9 +34,9 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """
     root = tmp_path_factory.mktemp("sound") / "ix"
     build_index(make_documents(50), root, model=FakeEmbedder(), index="SQ8", token_vectors="int8")
-    delete_documents(root, ["doc-3", "doc-4"])
+    one_change.delete(root, ["doc-3", "doc-4"])
     bad: list[Any] = [*make_documents(3, first=60), {"_id": "no text"}]
-    upsert_documents(bad, root, model=FakeEmbedder(), on_error="skip")
+    one_change.upsert(bad, root, model=FakeEmbedder(), on_error="skip")
     return root
 
 
@@ -58,13 +49,13 @@ USES: dict[str, Callable[[Path], object]] = {
     "load": lambda root: Retriever.load(root, model=FakeEmbedder()),
     "open": lambda root: Index.open(root, model=FakeEmbedder()),
     "describe": describe,
-    "add": lambda root: add_documents([{"_id": "new", "text": "x"}], root, model=FakeEmbedder()),
-    "upsert": lambda root: upsert_documents(
+    "add": lambda root: one_change.add([{"_id": "new", "text": "x"}], root, model=FakeEmbedder()),
+    "upsert": lambda root: one_change.upsert(
         [{"_id": "new", "text": "x"}], root, model=FakeEmbedder()
     ),
-    "delete": lambda root: delete_documents(root, ["doc-1"]),
-    "update": lambda root: update_metadata(root, {"a": 1}, ["doc-1"]),
-    "compact": compact_index,
+    "delete": lambda root: one_change.delete(root, ["doc-1"]),
+    "update": lambda root: one_change.update_metadata(root, {"a": 1}, ["doc-1"]),
+    "compact": one_change.compact,
     "vectors": lambda root: build_index(None, root.parent / "again", vectors=root),
 }
 

@@ -10,17 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from aveyb_retrieval import (
-    Retriever,
-    add_documents,
-    build_index,
-    compact_index,
-    delete_documents,
-    upsert_documents,
-)
+from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.indexes.search import snapshot
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.types import id_digest
+from tests import one_change
 from tests.indexes.conftest import make_documents
 
 if TYPE_CHECKING:
@@ -92,9 +86,9 @@ def test_an_index_that_grew_and_shrank_scores_as_one_built_at_once(
     others = make_documents(20, first=100)
     root = tmp_path / "step by step"
     build_index([*others, *ROWS[:10]], root, model=embedder)
-    add_documents(ROWS[20:], root, model=embedder)
-    upsert_documents(ROWS[5:20], root, model=embedder)
-    delete_documents(root, [row["_id"] for row in others])
-    compact_index(root)  # until then removed documents count in the weights of words
+    one_change.add(ROWS[20:], root, model=embedder)
+    one_change.upsert(ROWS[5:20], root, model=embedder)
+    one_change.delete(root, [row["_id"] for row in others])
+    one_change.compact(root)  # until then removed documents count in the weights of words
     wanted = [pytest.approx(scores, abs=1e-5) for scores in hybrid(tmp_path / "at once", embedder)]
     assert hybrid(root, embedder) == wanted

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from aveyb_retrieval import Hit, Index, Retriever, build_index, upsert_documents
+from aveyb_retrieval import Hit, Index, Retriever, build_index
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.search.passage_scores import word_weights
 from aveyb_retrieval.indexes.store.tables import MOST_GIVEN
+from tests import one_change
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -253,7 +254,7 @@ def test_retrievers_that_are_open_are_taken_and_followed(tmp_path: Path) -> None
         ]
         index.add([{"_id": "a", "text": "zinc"}])
         assert {hit.id for hit in both.search("zinc", fold=False)} == {"a", "b"}
-        upsert_documents([{"_id": "c", "text": "zinc"}], tmp_path / "b", model=FakeEmbedder())
+        one_change.upsert([{"_id": "c", "text": "zinc"}], tmp_path / "b", model=FakeEmbedder())
         assert both.is_stale
         both.reopen()
         assert {hit.id for hit in both.search("zinc", fold=False)} == {"a", "b", "c"}

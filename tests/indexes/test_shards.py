@@ -14,22 +14,13 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from aveyb_retrieval import (
-    Embedder,
-    Retriever,
-    add_documents,
-    build_index,
-    build_on_ray,
-    compact_index,
-    delete_documents,
-    files,
-    upsert_documents,
-)
+from aveyb_retrieval import Embedder, Retriever, build_index, build_on_ray, files
 from aveyb_retrieval.errors import ConfigError, EngineError, InputError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.search import scores as search_scores
 from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.vectors import StoredShards, encoded_of, shard_of
+from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -137,8 +128,8 @@ def test_an_index_is_given_as_vectors_of_another(
     tmp_path: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder
 ) -> None:
     build_index(documents, tmp_path / "ix", model=embedder)
-    delete_documents(tmp_path / "ix", ["doc-3", "doc-50"])
-    compact_index(tmp_path / "ix")
+    one_change.delete(tmp_path / "ix", ["doc-3", "doc-50"])
+    one_change.compact(tmp_path / "ix")
     build_index(None, tmp_path / "again", vectors=tmp_path / "ix")
     assert_same_answers(tmp_path / "again", tmp_path / "ix", embedder)
     assert problems_of(tmp_path / "again") == []
@@ -220,11 +211,11 @@ def test_shards_are_added_and_upserted(
 ) -> None:
     build_index(documents[:60], tmp_path / "ix", model=embedder)
     more = build_shards(documents[60:], tmp_path / "more", 2, model=embedder)
-    assert add_documents(None, tmp_path / "ix", vectors=more).documents == len(documents)
+    assert one_change.add(None, tmp_path / "ix", vectors=more).documents == len(documents)
     changed = [{**documents[5], "text": "word1 word2 word3"}, documents[6]]
     build_index(changed, tmp_path / "changed", model=embedder)
-    upsert_documents(None, tmp_path / "ix", vectors=tmp_path / "changed")
-    compact_index(tmp_path / "ix")
+    one_change.upsert(None, tmp_path / "ix", vectors=tmp_path / "changed")
+    one_change.compact(tmp_path / "ix")
     build_index([*documents[:5], *changed, *documents[7:]], tmp_path / "here", model=embedder)
     assert_same_answers(tmp_path / "ix", tmp_path / "here", embedder)
 
@@ -257,7 +248,7 @@ def test_a_share_may_be_empty(tmp_path: Path, embedder: FakeEmbedder) -> None:
 def test_no_faiss_file_where_none_is_wanted(tmp_path: Path, embedder: FakeEmbedder) -> None:
     rows = make_documents(40)
     assert not build_index(rows, tmp_path / "ix", model=embedder, index="none").indexes["document"]
-    assert not compact_index(tmp_path / "ix").indexes["document"]
+    assert not one_change.compact(tmp_path / "ix").indexes["document"]
     assert read_manifest(tmp_path / "ix").index == "none"
 
 
@@ -308,7 +299,7 @@ class TestRefused:
         self.refused(shards, "2-of-3 are of different corpora")
 
     def test_one_that_was_changed(self, shards: Path, embedder: FakeEmbedder) -> None:
-        add_documents([{"_id": "new", "text": "word1"}], shards / "2-of-3", model=embedder)
+        one_change.add([{"_id": "new", "text": "word1"}], shards / "2-of-3", model=embedder)
         self.refused(shards, "2-of-3: not a shard, or changed since")
 
     def test_an_id_twice(
@@ -333,7 +324,7 @@ class TestRefused:
         with pytest.raises(
             ConfigError, match=r"model is 'fake-a \(.*encode the documents with the same settings"
         ):
-            add_documents(None, shards.parent / "ix", vectors=shards)
+            one_change.add(None, shards.parent / "ix", vectors=shards)
 
     @pytest.mark.parametrize("share", [(0, 3), (4, 3), (1, 10_000), (1.0, 2), "1/2", (1,)])
     def test_no_such_share(self, share: Any, tmp_path: Path, embedder: FakeEmbedder) -> None:

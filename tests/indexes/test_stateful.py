@@ -16,14 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.indexes.changes.change import compact_index
-from aveyb_retrieval.indexes.changes.update import (
-    add_documents,
-    delete_documents,
-    update_metadata,
-    upsert_documents,
-)
 from aveyb_retrieval.indexes.changes.verify import verify_index
+from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import assert_best, true_scores
 from tests.indexes.fake import FakeEmbedder
@@ -71,14 +65,14 @@ class IndexMachine(RuleBasedStateMachine):
     def add(self, rows: list[dict[str, Any]]) -> None:
         if any(row["_id"] in self.model for row in rows):
             with pytest.raises(InputError, match="already in use"):
-                add_documents(rows, self.root, model=self.embedder)
+                one_change.add(rows, self.root, model=self.embedder)
             return
-        add_documents(rows, self.root, model=self.embedder)
+        one_change.add(rows, self.root, model=self.embedder)
         self.model.update({row["_id"]: row for row in rows})
 
     @rule(rows=ROWS)
     def upsert(self, rows: list[dict[str, Any]]) -> None:
-        upsert_documents(rows, self.root, model=self.embedder)
+        one_change.upsert(rows, self.root, model=self.embedder)
         self.model.update({row["_id"]: row for row in rows})
 
     @precondition(lambda self: self.model)
@@ -86,27 +80,27 @@ class IndexMachine(RuleBasedStateMachine):
     def grow(self, data: st.DataObject, tail: str) -> None:
         row = self.model[data.draw(st.sampled_from(sorted(self.model)))]
         longer = {**row, "text": f"{row['text']} {tail}"}
-        upsert_documents([longer], self.root, model=self.embedder)
+        one_change.upsert([longer], self.root, model=self.embedder)
         self.model[row["_id"]] = longer
 
     @rule(ids=st.sets(IDS, min_size=1, max_size=3))
     def delete_by_id(self, ids: set[str]) -> None:
         if not ids <= set(self.model):
             with pytest.raises(InputError, match="no document has the id"):
-                delete_documents(self.root, sorted(ids))
+                one_change.delete(self.root, sorted(ids))
             return
-        delete_documents(self.root, sorted(ids))
+        one_change.delete(self.root, sorted(ids))
         self.model = {k: v for k, v in self.model.items() if k not in ids}
 
     @rule(year=st.integers(2000, 2004))
     def delete_by_filter(self, year: int) -> None:
-        delete_documents(self.root, where={"year": {"$lt": year}})
+        one_change.delete(self.root, where={"year": {"$lt": year}})
         self.model = {k: v for k, v in self.model.items() if v["year"] >= year}
 
     @rule(old=st.integers(2000, 2004), new=st.integers(2000, 2004))
     def change_metadata(self, old: int, new: int) -> None:
         encoded = self.embedder.encoded_words
-        update_metadata(self.root, {"year": new}, where={"year": old})
+        one_change.update_metadata(self.root, {"year": new}, where={"year": old})
         self.model = {
             k: {**v, "year": new} if v["year"] == old else v for k, v in self.model.items()
         }
@@ -114,7 +108,7 @@ class IndexMachine(RuleBasedStateMachine):
 
     @rule()
     def compact(self) -> None:
-        compact_index(self.root)
+        one_change.compact(self.root)
 
     @rule()
     def load_again(self) -> None:

@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aveyb_retrieval import (
-    Index,
-    Retriever,
-    build_index,
-    delete_documents,
-    hits_to_prompt,
-    sync_index,
-)
+from aveyb_retrieval import Index, Retriever, build_index, hits_to_prompt, sync_index
 from aveyb_retrieval.documents import folders
 from aveyb_retrieval.documents.records import Pages
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, IndexLockedError, InputError
@@ -27,6 +20,7 @@ from aveyb_retrieval.indexes.changes.sync import plan_sync, stored_files
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, writer_lock
 from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.store.tables import Tables
+from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.files import make_pdf
@@ -313,7 +307,7 @@ def test_a_sync_that_was_killed_and_is_not_needed_any_more_leaves_nothing(
         (folder / f"{number:02}.txt").write_text(text)
     assert sync_index(folder, root, model=FakeEmbedder()).unchanged == 23
     assert not IndexDirectory(root).journal.exists()
-    delete_documents(root, ["a.txt"])  # another change is not held up
+    one_change.delete(root, ["a.txt"])  # another change is not held up
     assert problems_of(root) == []
 
 
@@ -402,7 +396,7 @@ def test_a_sync_reads_the_folder_as_the_build_did(tmp_path: Path) -> None:
     (folder / "it" / "b.txt").symlink_to(linked)
     build_index(folder, root, model=FakeEmbedder(), path_fields="{team}/*", follow_links=True)
     assert sync_index(folder, root, model=FakeEmbedder()).unchanged == 3
-    delete_documents(root, ["hr/a.txt"])
+    one_change.delete(root, ["hr/a.txt"])
     assert plan_sync(folder, root).new == ("hr/a.txt",)
     assert (
         sync_index(folder, root, model=FakeEmbedder(), path_fields=None, follow_links=False).added
@@ -497,7 +491,7 @@ def test_a_writer_waits_for_another_one(folder: Path, tmp_path: Path) -> None:
         writer_lock(IndexDirectory(root).lock),
         pytest.raises(IndexLockedError, match=r"still after 0\.1 seconds"),
     ):
-        delete_documents(root, ["a.txt"], wait=0.1)
+        one_change.delete(root, ["a.txt"], wait=0.1)
     held = ExitStack()
     held.enter_context(writer_lock(IndexDirectory(root).lock))
     threading.Timer(0.2, held.close).start()
@@ -505,4 +499,4 @@ def test_a_writer_waits_for_another_one(folder: Path, tmp_path: Path) -> None:
         assert index.delete(["a.txt"]).deleted == 1
     for wait in (-1, "long", float("nan"), True):
         with pytest.raises(ConfigError, match="wait"):
-            delete_documents(root, ["b.md"], wait=wait)
+            one_change.delete(root, ["b.md"], wait=wait)

@@ -9,21 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from aveyb_retrieval import (
-    Embedder,
-    Retriever,
-    add_documents,
-    build_index,
-    compact_index,
-    delete_documents,
-    upsert_documents,
-    verify_index,
-)
+from aveyb_retrieval import Embedder, Retriever, build_index, verify_index
 from aveyb_retrieval.encoder.network.token_codec import WIDTH, TokenCodec, late_interaction_numpy
 from aveyb_retrieval.encoder.text.passages import PassageSize
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.search.confidence import MARGIN
 from aveyb_retrieval.indexes.search.ranking import MAXSIM_CONFIDENCE, MAXSIM_WEIGHT
+from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -166,17 +158,17 @@ def test_every_change_keeps_the_token_vectors_of_every_document(
     assert_same(stored(root, embedder), expected(rows, embedder, storage))
 
     more = make_documents(20, seed=3, first=60)
-    add_documents(more, root, model=embedder)
+    one_change.add(more, root, model=embedder)
     rows += more
     grown = [{**row, "text": row["text"] + " word1 word2 word3"} for row in rows[10:30]]
-    upsert_documents(grown, root, model=embedder)
+    one_change.upsert(grown, root, model=embedder)
     rows[10:30] = grown
-    delete_documents(root, [row["_id"] for row in rows[5:15]])
+    one_change.delete(root, [row["_id"] for row in rows[5:15]])
     del rows[5:15]
     assert_same(stored(root, embedder), expected(rows, embedder, storage))
-    compact_index(root)
+    one_change.compact(root)
     before = answers(root, embedder)
-    compact_index(root)
+    one_change.compact(root)
     assert_same(stored(root, embedder), expected(rows, embedder, storage))
     assert answers(root, embedder) == before
     assert problems_of(root) == []
@@ -231,8 +223,8 @@ def test_an_index_of_documents_alone_keeps_the_tokens_of_documents(
     with Retriever.load(root, model=embedder) as retriever:
         hit, *_ = retriever.search(rows[3]["text"], k=3, rerank="token-vectors")
         assert hit.id == rows[3]["_id"]
-    delete_documents(root, ["doc-3"])
-    compact_index(root)
+    one_change.delete(root, ["doc-3"])
+    one_change.compact(root)
     assert verify_index(root).problems == []
 
 
@@ -327,7 +319,7 @@ def test_what_cannot_be_had_is_refused(tmp_path: Path, embedder: FakeEmbedder) -
     keeping = tmp_path / "keeping"
     build_index(rows, keeping, model=embedder, granularity="document", token_vectors="int8")
     with pytest.raises(ConfigError, match=r"no token vectors, which .*keeping has"):
-        upsert_documents(rows, keeping, vectors=vectors)
+        one_change.upsert(rows, keeping, vectors=vectors)
 
     class NoTokens:
         dim, model_name, fingerprint = 16, "plain", "0" * 64
@@ -415,8 +407,8 @@ def test_passages_that_overlap_survive_compaction(tmp_path: Path) -> None:
         rows, root, model=model, token_vectors="1bit", passage_tokens=64, passage_overlap=16
     )
     before, size = stored(root, model), token_rows(root, model)
-    delete_documents(root, ["1"])
-    compact_index(root)
+    one_change.delete(root, ["1"])
+    one_change.compact(root)
     after = stored(root, model)
     assert_same(after, {name: before[name] for name in ("0", "2")})
     assert token_rows(root, model) < size * 0.7
@@ -455,7 +447,7 @@ def test_a_sentence_transformers_model_gives_the_tokens_of_its_passages(
         tmp_path / "ix",
     )
     build_index(rows, root, model=model, token_vectors="int8")
-    upsert_documents([{"_id": "story", "text": SENTENCES + "The pump stops."}], root, model=model)
+    one_change.upsert([{"_id": "story", "text": SENTENCES + "The pump stops."}], root, model=model)
     assert problems_of(root) == []
     with Retriever.load(root, model=model) as retriever:
         assert retriever.search("the pump stops", k=3, unit="passage", rerank="token-vectors")

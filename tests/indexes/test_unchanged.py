@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from aveyb_retrieval import DiskError, Index, Retriever, build_index, upsert_documents
+from aveyb_retrieval import DiskError, Index, Retriever, build_index
 from aveyb_retrieval.errors import AveyBError, IndexLockedError
 from aveyb_retrieval.indexes.store.dataset import Dataset
+from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.fake import FakeEmbedder
 
@@ -167,11 +168,11 @@ def test_given_vectors_that_are_stored_are_not_written_again(storage: str, tmp_p
     build_index(
         ROWS, tmp_path / "i", vectors=vectors, granularity="document", storage_dtype=storage
     )
-    again = upsert_documents(ROWS, tmp_path / "i", vectors=2 * vectors)
+    again = one_change.upsert(ROWS, tmp_path / "i", vectors=2 * vectors)
     assert (again.version, counts(again)) == ("v000001", (0, 0, 0, 20, 0))
     changed = [{**row, "n": 100} if row is ROWS[0] else row for row in ROWS]
     vectors[[3, 17]] = -vectors[[3, 17]]
-    report = upsert_documents(changed, tmp_path / "i", vectors=vectors)
+    report = one_change.upsert(changed, tmp_path / "i", vectors=vectors)
     assert counts(report) == (0, 2, 1, 17, 0)
     with Retriever.load(tmp_path / "i") as retriever:
         assert [result[0].id for result in retriever.search_vectors(vectors, k=1)] == [
@@ -198,7 +199,7 @@ def test_other_vectors_of_the_same_text_are_taken(tmp_path: Path) -> None:
     rows = [{"_id": "a", "text": "the same words"}]
     first, second = np.eye(4, dtype=np.float32)[:2]
     build_index(rows, tmp_path / "i", vectors=first[None], granularity="document")
-    upsert_documents(rows, tmp_path / "i", vectors=second[None])
+    one_change.upsert(rows, tmp_path / "i", vectors=second[None])
     with Retriever.load(tmp_path / "i") as retriever:
         assert retriever.search_vectors(second[None], k=1)[0][0].score == pytest.approx(1)
 

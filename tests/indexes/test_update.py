@@ -11,10 +11,9 @@ import pytest
 
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
-from aveyb_retrieval.indexes.changes.change import compact_index
-from aveyb_retrieval.indexes.changes.update import add_documents, delete_documents, upsert_documents
 from aveyb_retrieval.indexes.nearest import faiss_file
 from aveyb_retrieval.indexes.store.place import describe
+from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import assert_best, encode_rows, make_documents, true_scores
 from tests.indexes.fake import FakeEmbedder
@@ -50,12 +49,12 @@ def test_a_chain_of_changes_leaves_what_a_build_would(
     root = tmp_path / "ix"
     build_index(list(rows.values()), root, model=embedder, index=factory)
     more = make_documents(30, seed=1, first=150)
-    add_documents(more, root, model=embedder)
+    one_change.add(more, root, model=embedder)
     rows |= {row["_id"]: row for row in more}
     changed = make_documents(20, seed=2, first=40)
-    upsert_documents(changed, root, model=embedder)
+    one_change.upsert(changed, root, model=embedder)
     rows |= {row["_id"]: row for row in changed}
-    delete_documents(root, ["doc-3", "doc-170"], where={"year": 2007})
+    one_change.delete(root, ["doc-3", "doc-170"], where={"year": 2007})
     rows = {k: v for k, v in rows.items() if k not in ("doc-3", "doc-170") and v["year"] != 2007}
     exactly(root, embedder, list(rows.values()), exact=True)
     gone = make_documents(150)[3]["text"]
@@ -64,7 +63,7 @@ def test_a_chain_of_changes_leaves_what_a_build_would(
             "not even far down"
         )
         assert len(retriever.search("word1", k=1000, granularity="document")) == len(rows)
-    compact_index(root)
+    one_change.compact(root)
     exactly(root, embedder, list(rows.values()), exact=True)
     for kind, files in describe(root)["indexes"].items():
         assert [(file["factory"], file["dead"]) for file in files] == [(factory, 0)], kind
@@ -75,9 +74,9 @@ def test_a_faiss_file_keeps_what_is_deleted_until_that_is_too_much(
 ) -> None:
     rows = make_documents(100)
     build_index(rows, tmp_path / "ix", model=embedder, index="HNSW8", granularity="document")
-    delete_documents(tmp_path / "ix", [f"doc-{i}" for i in range(15)])
+    one_change.delete(tmp_path / "ix", [f"doc-{i}" for i in range(15)])
     assert describe(tmp_path / "ix")["indexes"]["document"][0]["dead"] == 15
-    delete_documents(tmp_path / "ix", [f"doc-{i}" for i in range(15, 25)])
+    one_change.delete(tmp_path / "ix", [f"doc-{i}" for i in range(15, 25)])
     assert describe(tmp_path / "ix")["indexes"]["document"][0]["dead"] == 0, (
         "made anew beyond a fifth"
     )
@@ -94,13 +93,13 @@ def test_unchanged_documents_are_not_encoded_again(tmp_path: Path) -> None:
     build_index(rows, tmp_path / "ix", model=embedder)
     embedder.encoded_words = 0
     newer = [{**row, "year": 1900} for row in rows]
-    upsert_documents(newer, tmp_path / "ix", model=embedder)
+    one_change.upsert(newer, tmp_path / "ix", model=embedder)
     assert embedder.encoded_words == 0, "metadata alone cost no encoding"
     grown = {
         **newer[-1],
         "text": newer[-1]["text"] + " " + " ".join(f"word{i}" for i in range(100, 120)),
     }
-    upsert_documents([grown], tmp_path / "ix", model=embedder)
+    one_change.upsert([grown], tmp_path / "ix", model=embedder)
     assert embedder.encoded_words == 1 + 120, "title and text of the one that changed"
     exactly(tmp_path / "ix", FakeEmbedder(split_size=8), [*newer[:-1], grown])
     with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
@@ -120,7 +119,7 @@ def test_the_same_id_twice_in_one_upsert_keeps_the_last(
         {"_id": "b", "text": "x"},
         {"_id": "b", "text": "y"},
     ]
-    upsert_documents(rows, tmp_path / "ix", model=embedder)
+    one_change.upsert(rows, tmp_path / "ix", model=embedder)
     exactly(tmp_path / "ix", embedder, rows[1::2])
 
 
@@ -135,7 +134,7 @@ def test_a_stored_document_and_then_a_changed_one_of_its_id(
         {"_id": "a", "text": "word1", "year": 2001},
         {"_id": "a", "text": "word2", "year": 2004},
     ]
-    upsert_documents(rows, tmp_path / "ix", model=embedder)
+    one_change.upsert(rows, tmp_path / "ix", model=embedder)
     with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
         (document,) = retriever.get(["a"])
     assert (document.text, document.metadata) == ("word2", {"year": 2004})
@@ -146,35 +145,35 @@ def test_deleting_everything_leaves_an_index_to_add_to(
 ) -> None:
     rows = make_documents(20)
     build_index(rows, tmp_path / "ix", model=embedder)
-    assert delete_documents(tmp_path / "ix", where={}).documents == 0
+    assert one_change.delete(tmp_path / "ix", where={}).documents == 0
     with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
         assert retriever.search("word1") == []
         assert retriever.search("word1", mode="hybrid", filter={"year": 2000}) == []
-    compact_index(tmp_path / "ix")
-    add_documents(rows, tmp_path / "ix", model=embedder)
+    one_change.compact(tmp_path / "ix")
+    one_change.add(rows, tmp_path / "ix", model=embedder)
     exactly(tmp_path / "ix", embedder, rows)
 
 
 def test_deleting_nothing_makes_no_version(tmp_path: Path, embedder: FakeEmbedder) -> None:
     build_index(make_documents(5), tmp_path / "ix", model=embedder)
-    assert delete_documents(tmp_path / "ix", ["nobody"], missing_ok=True).version == "v000001"
+    assert one_change.delete(tmp_path / "ix", ["nobody"], missing_ok=True).version == "v000001"
     with pytest.raises(ConfigError, match="ids or a filter"):
-        delete_documents(tmp_path / "ix")
+        one_change.delete(tmp_path / "ix")
     with pytest.raises(InputError, match="'nobody'; nothing was changed"):
-        delete_documents(tmp_path / "ix", ["doc-1", "nobody"])
+        one_change.delete(tmp_path / "ix", ["doc-1", "nobody"])
     assert describe(tmp_path / "ix")["documents"] == 5
     assert not describe(tmp_path / "ix")["unfinished"]
 
 
 def test_changes_need_an_index_and_its_model(tmp_path: Path, embedder: FakeEmbedder) -> None:
     with pytest.raises(IndexFormatError, match="no index here"):
-        add_documents([{"_id": "a", "text": "x"}], tmp_path / "none", model=embedder)
+        one_change.add([{"_id": "a", "text": "x"}], tmp_path / "none", model=embedder)
     assert not (tmp_path / "none").exists()
     build_index([{"_id": "a", "text": "x"}], tmp_path / "ix", model=embedder)
     with pytest.raises(IndexFormatError, match="fake-b"):
-        add_documents([{"_id": "b", "text": "x"}], tmp_path / "ix", model=FakeEmbedder(seed="b"))
+        one_change.add([{"_id": "b", "text": "x"}], tmp_path / "ix", model=FakeEmbedder(seed="b"))
     with pytest.raises(InputError, match="'a' is already in use"):
-        add_documents([{"_id": "a", "text": "y"}], tmp_path / "ix", model=embedder)
+        one_change.add([{"_id": "a", "text": "y"}], tmp_path / "ix", model=embedder)
     assert describe(tmp_path / "ix")["version"] == "v000001"
 
 
@@ -182,7 +181,7 @@ def test_ready_made_vectors_are_added_too(tmp_path: Path) -> None:
     vectors = np.eye(6, dtype=np.float32)
     build_index(None, tmp_path / "ix", vectors=vectors[:4], granularity="document")
     rows = [{"_id": "x", "text": ""}, {"_id": "y", "text": ""}]
-    add_documents(rows, tmp_path / "ix", vectors=vectors[4:])
+    one_change.add(rows, tmp_path / "ix", vectors=vectors[4:])
     with Retriever.load(tmp_path / "ix") as retriever:
         assert [h[0].id for h in retriever.search_vectors(vectors, k=1)] == [
             "0",
@@ -193,7 +192,7 @@ def test_ready_made_vectors_are_added_too(tmp_path: Path) -> None:
             "y",
         ]
     with pytest.raises(ConfigError, match="dimension 5"):
-        add_documents(rows, tmp_path / "ix", vectors=np.ones((2, 5), np.float32))
+        one_change.add(rows, tmp_path / "ix", vectors=np.ones((2, 5), np.float32))
 
 
 @pytest.mark.parametrize(
@@ -266,7 +265,7 @@ def test_an_index_that_began_without_vectors_is_trained_when_the_first_ones_come
     build_index(
         [{"_id": "a", "text": "", "year": 2001}], tmp_path / "ix", model=embedder, index="SQ8"
     )
-    upsert_documents(
+    one_change.upsert(
         [{"_id": "a", "text": "word1 word2", "year": 2001}], tmp_path / "ix", model=embedder
     )
     with Retriever.load(tmp_path / "ix", model=embedder) as retriever:
@@ -283,7 +282,7 @@ def test_a_file_of_what_was_added_is_of_a_type_for_so_many(
     options: dict[str, Any] = {"model": FakeEmbedder(), "granularity": "document"}
     made = build_index(rows[:2000], tmp_path / "ix", **options)
     assert [tier.factory for tier in made.indexes["document"]] == ["IVF32,RaBitQfs"]
-    more = add_documents(rows[2000:], tmp_path / "ix", model=FakeEmbedder())
+    more = one_change.add(rows[2000:], tmp_path / "ix", model=FakeEmbedder())
     assert [(tier.factory, tier.count) for tier in more.indexes["document"]] == [
         ("IVF32,RaBitQfs", 2000),
         ("IVF1,RaBitQfs", 60),
@@ -295,7 +294,7 @@ def test_one_string_is_no_list_of_ids(tmp_path: Path, embedder: FakeEmbedder) ->
         [{"_id": "1", "text": "a"}, {"_id": "12", "text": "b"}], tmp_path / "ix", model=embedder
     )
     with pytest.raises(InputError, match="is one string; give a list"):
-        delete_documents(tmp_path / "ix", "12", missing_ok=True)
+        one_change.delete(tmp_path / "ix", "12", missing_ok=True)
 
 
 @pytest.mark.parametrize("factory", ["Flat", "HNSW8", "IVF1,Flat"])
@@ -304,9 +303,9 @@ def test_an_emptied_index_can_be_compacted_and_filled_again(
 ) -> None:
     root = tmp_path / "ix"
     build_index(make_documents(20), root, model=embedder, index=factory)
-    assert delete_documents(root, where={}).documents == 0
-    assert compact_index(root).documents == 0
-    add_documents(make_documents(20), root, model=embedder)
+    assert one_change.delete(root, where={}).documents == 0
+    assert one_change.compact(root).documents == 0
+    one_change.add(make_documents(20), root, model=embedder)
     with Retriever.load(root, model=embedder) as retriever:
         assert len(retriever.search("word1 word2", k=20)) == 20
 
@@ -315,5 +314,5 @@ def test_an_index_that_lost_its_last_words_is_sound(tmp_path: Path, embedder: Fa
     build_index(
         [{"_id": "a", "text": "", "title": ""}], tmp_path / "ix", model=embedder, index="Flat"
     )
-    delete_documents(tmp_path / "ix", ["a"])
+    one_change.delete(tmp_path / "ix", ["a"])
     assert problems_of(tmp_path / "ix") == []

@@ -13,21 +13,11 @@ from typing import TYPE_CHECKING, Any
 import portalocker
 import pytest
 
-from aveyb_retrieval import (
-    Index,
-    Retriever,
-    add_documents,
-    build_index,
-    compact_index,
-    delete_documents,
-    files,
-    update_metadata,
-    upsert_documents,
-    verify_index,
-)
+from aveyb_retrieval import Index, Retriever, build_index, files, verify_index
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from aveyb_retrieval.indexes.store.place import CLEAN_EVERY, hold_visible
+from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.disk import files_of, files_of_one_version, manifest_path
@@ -209,7 +199,7 @@ def test_an_index_that_was_changed_before_it_was_made_again_is_followed_too(tmp_
         index.upsert(make_documents(5))
         assert index.search("word1")
         make_again(root, new)
-        upsert_documents(make_documents(5, seed=4), root, model=FakeEmbedder())
+        one_change.upsert(make_documents(5, seed=4), root, model=FakeEmbedder())
         texts = {row["_id"]: row["text"] for row in [*new, *make_documents(5, seed=4)]}
         assert {document.id: document.text for document in index.documents()} == texts
         assert all(
@@ -265,14 +255,14 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "build": lambda root: build_index(
         make_documents(30, seed=8), root, model=FakeEmbedder(), overwrite=True
     ),
-    "add": lambda root: add_documents(make_documents(9, first=90), root, model=FakeEmbedder()),
-    "upsert": lambda root: upsert_documents(
+    "add": lambda root: one_change.add(make_documents(9, first=90), root, model=FakeEmbedder()),
+    "upsert": lambda root: one_change.upsert(
         make_documents(9, seed=3, first=5), root, model=FakeEmbedder()
     ),
-    "metadata": lambda root: update_metadata(root, {"year": 1}, where={"year": 2004}),
-    "delete": lambda root: delete_documents(root, ["doc-3"]),
-    "delete all": lambda root: delete_documents(root, where={}),
-    "compact": compact_index,
+    "metadata": lambda root: one_change.update_metadata(root, {"year": 1}, where={"year": 2004}),
+    "delete": lambda root: one_change.delete(root, ["doc-3"]),
+    "delete all": lambda root: one_change.delete(root, where={}),
+    "compact": one_change.compact,
     "repair": lambda root: verify_index(root, repair=True),
 }
 
@@ -292,7 +282,7 @@ def test_compaction_leaves_nothing_of_older_versions(
     assert files_of(root) >= files_of_one_version(root)
     assert problems_of(root) == []
     if change not in ("build", "compact"):
-        compact_index(root)
+        one_change.compact(root)
     assert files_of(root) == files_of_one_version(root)
     assert problems_of(root) == []
 
@@ -314,11 +304,11 @@ def test_what_a_reader_reads_stays_until_it_closes(tmp_path: Path) -> None:
     first = files_of(root)
     with Retriever.load(root, model=FakeEmbedder()) as reader:
         before = answers(reader)
-        upsert_documents(make_documents(40, seed=1), root, model=FakeEmbedder())
-        compact_index(root)
+        one_change.upsert(make_documents(40, seed=1), root, model=FakeEmbedder())
+        one_change.compact(root)
         assert first <= files_of(root)
         assert answers(reader) == before
-    compact_index(root)
+    one_change.compact(root)
     assert files_of(root) == files_of_one_version(root)
 
 
@@ -329,10 +319,10 @@ def test_a_change_that_fails_leaves_nothing(tmp_path: Path, change: str) -> None
     before = {name: (root / name).read_bytes() for name in files_of(root)}
     bad: list[Any] = [{"_id": "a", "text": "x"}, {"_id": "b"}]
     failing: dict[str, Callable[[], object]] = {
-        "add": lambda: add_documents(bad, root, model=FakeEmbedder()),
-        "upsert": lambda: upsert_documents(bad, root, model=FakeEmbedder()),
-        "delete": lambda: delete_documents(root, ["nobody"]),
-        "metadata": lambda: update_metadata(root, {"a": 1}, ["nobody"]),
+        "add": lambda: one_change.add(bad, root, model=FakeEmbedder()),
+        "upsert": lambda: one_change.upsert(bad, root, model=FakeEmbedder()),
+        "delete": lambda: one_change.delete(root, ["nobody"]),
+        "metadata": lambda: one_change.update_metadata(root, {"a": 1}, ["nobody"]),
     }
     with pytest.raises(InputError):
         failing[change]()
@@ -343,7 +333,7 @@ def test_versions_are_counted_and_named_by_their_build(tmp_path: Path) -> None:
     root, names = tmp_path / "ix", []
     reports = [build_index(make_documents(5), root, model=FakeEmbedder())]
     names.append(manifest_path(root).stem)
-    reports.append(delete_documents(root, ["doc-1"]))
+    reports.append(one_change.delete(root, ["doc-1"]))
     names.append(manifest_path(root).stem)
     reports.append(build_index(make_documents(5), root, model=FakeEmbedder(), overwrite=True))
     names.append(manifest_path(root).stem)
@@ -361,14 +351,14 @@ def test_a_clean_up_that_fails_does_not_undo_a_change(
     build_index(make_documents(20), root, model=FakeEmbedder())
     first = manifest_path(root)
     with Retriever.load(root, model=FakeEmbedder()) as reader:
-        upsert_documents([{"_id": "new", "text": "zinc"}], root, model=FakeEmbedder())
+        one_change.upsert([{"_id": "new", "text": "zinc"}], root, model=FakeEmbedder())
         first.write_bytes(b"damaged")  # what the reader still needs is not known any more
-        assert compact_index(root).documents == 21
+        assert one_change.compact(root).documents == 21
         assert "could not be deleted" in caplog.text
         assert reader.get(["doc-1"])[0].id == "doc-1"
     with Retriever.load(root, model=FakeEmbedder()) as reader:
         assert len(reader) == 21
-    compact_index(root)
+    one_change.compact(root)
     assert files_of(root) == files_of_one_version(root)
 
 
@@ -382,7 +372,7 @@ def test_a_version_that_is_hidden_while_it_is_opened_is_not_held(
         nonlocal looks
         looks += 1
         if looks == 1:  # a writer is quicker than the first look
-            compact_index(root)
+            one_change.compact(root)
         real(*given)
 
     monkeypatch.setattr(portalocker, "lock", lock)

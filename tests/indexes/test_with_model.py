@@ -16,9 +16,9 @@ from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, ModelError
-from aveyb_retrieval.indexes.changes.update import upsert_documents
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.store.place import describe, read_manifest
+from tests import one_change
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -64,7 +64,7 @@ def test_build_search_and_grow_with_our_encoder(
         assert best.passage == LOG[slice(*best.span)]
 
     grown = {**rows[0], "text": LOG + "24:00 the pump stopped\n"}
-    upsert_documents([grown], tmp_path / "ix")
+    one_change.upsert([grown], tmp_path / "ix")
     build_index([grown, *rows[1:]], tmp_path / "anew", model=folder, passage_tokens=100)
     assert verify_index(tmp_path / "ix").problems == []
     with Retriever.load(tmp_path / "ix") as a, Retriever.load(tmp_path / "anew") as b:
@@ -89,7 +89,7 @@ def test_passages_are_those_that_were_asked_for_and_later_changes_keep_to_them(
     for overlap, lines in ((0, 3), (40, 4)):
         index = tmp_path / f"ix{overlap}"
         build_index(rows, index, model=folder, passage_tokens=90, passage_overlap=overlap)
-        upsert_documents([{"_id": "more", "text": LOG + LOG}], index)
+        one_change.upsert([{"_id": "more", "text": LOG + LOG}], index)
         for document in ("log", "more"):
             found = rows_of(index, document)
             assert max(passage.count("\n") + 1 for passage in found) == lines
@@ -114,7 +114,7 @@ def test_a_limit_of_tokens_holds_for_later_changes_too(folder: Path, tmp_path: P
         index.search("pump")  # loads the model as a search needs it
         index.upsert([{"_id": "log", "text": LOG}])
     loaded = Embedder.load(folder)
-    upsert_documents([{"_id": "more", "text": LOG}], tmp_path / "ix", model=loaded)
+    one_change.upsert([{"_id": "more", "text": LOG}], tmp_path / "ix", model=loaded)
     counts = read_manifest(tmp_path / "ix").counts
     assert (counts.cut_documents, counts.tokens) == (2, 200)
     assert loaded.max_tokens is None
@@ -143,7 +143,7 @@ def test_a_model_that_cuts_in_its_own_way_does_so_in_later_changes_too(
         [{"_id": "log", "text": LOG}], index, model=Embedder.load(folder, passage_size=None)
     )
     assert describe(index)["passage_tokens"] is None
-    upsert_documents(
+    one_change.upsert(
         [{"_id": "log", "text": grown}, {"_id": "new", "text": LOG}], index, model=folder
     )
     before = len("text: ")
@@ -169,7 +169,7 @@ def test_later_changes_repeat_titles_if_the_index_does(folder: Path, tmp_path: P
         model = Embedder.load(folder, passage_size=PassageSize(24, titled=titled))
         build_index(rows, tmp_path / f"{titled}", model=model)
         assert describe(tmp_path / f"{titled}")["titled"] is titled
-        upsert_documents([now[0], now[2]], tmp_path / f"{titled}", model=folder)
+        one_change.upsert([now[0], now[2]], tmp_path / f"{titled}", model=folder)
         build_index(now, tmp_path / f"{titled} anew", model=model)
         for path in (tmp_path / f"{titled}", tmp_path / f"{titled} anew"):
             with Retriever.load(path, model=folder) as retriever:

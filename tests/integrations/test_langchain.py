@@ -29,11 +29,11 @@ from aveyb_retrieval import (
     IndexFormatError,
     InputError,
     Retriever,
-    add_documents,
     build_index,
 )
 from aveyb_retrieval.integrations.adapting import VectorsOnly
 from aveyb_retrieval.integrations.langchain import AveyBEmbeddings, AveyBRetriever, AveyBVectorStore
+from tests import one_change
 from tests.contents import problems_of
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def test_a_retriever_gives_passages_with_their_sources(index: Path, embedder: Em
 async def test_a_retriever_follows_the_index(index: Path, embedder: Embedder) -> None:
     retriever = AveyBRetriever(path=str(index), model=embedder, k=1)
     assert (await retriever.ainvoke("what does the canteen offer?"))[0].id != "canteen"
-    add_documents([{"_id": "canteen", "text": "The canteen offers soup."}], index, model=embedder)
+    one_change.add([{"_id": "canteen", "text": "The canteen offers soup."}], index, model=embedder)
     assert (await retriever.ainvoke("what does the canteen offer?"))[0].id == "canteen"
 
 

@@ -29,12 +29,13 @@ from llama_index.core.vector_stores import (
 from llama_index.core.vector_stores.types import VectorStoreQueryMode
 from llama_index.core.vector_stores.utils import build_metadata_filter_fn
 
-from aveyb_retrieval import ConfigError, Embedder, Retriever, add_documents
+from aveyb_retrieval import ConfigError, Embedder, Retriever
 from aveyb_retrieval.integrations.llama_index import (
     AveyBEmbedding,
     AveyBRetriever,
     AveyBVectorStore,
 )
+from tests import one_change
 from tests.contents import problems_of
 
 if TYPE_CHECKING:
@@ -103,7 +104,9 @@ async def test_a_retriever_filters_and_follows_the_index(index: Path, embedder: 
         "minutes",
         "memo",
     }
-    add_documents([{"_id": "new", "text": "The gate is new.", "year": 2025}], index, model=embedder)
+    one_change.add(
+        [{"_id": "new", "text": "The gate is new.", "year": 2025}], index, model=embedder
+    )
     assert {each.node.ref_doc_id for each in retriever.retrieve("gate")} == {
         "minutes",
         "memo",

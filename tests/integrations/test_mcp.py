@@ -24,17 +24,11 @@ pytest.importorskip("mcp", reason="mcp is not installed: pip install '.[integrat
 from click.testing import CliRunner
 from mcp import Client, StdioServerParameters
 
-from aveyb_retrieval import (
-    ConfigError,
-    Embedder,
-    Index,
-    add_documents,
-    build_index,
-    delete_documents,
-)
+from aveyb_retrieval import ConfigError, Embedder, Index, build_index
 from aveyb_retrieval.cli.mcp import main
 from aveyb_retrieval.integrations.mcp import make_server
 from aveyb_retrieval.integrations.mcp_answers import MAX_BYTES, search_answer
+from tests import one_change
 from tests.indexes.fake import FakeEmbedder
 from tests.integrations.conftest import DOCUMENTS
 
@@ -380,10 +374,10 @@ def test_a_damaged_index_is_an_error_in_words(
 
 def test_a_new_version_is_followed(index: Path, server: Any, embedder: Embedder) -> None:
     assert call(server, "fetch", id="new").is_error
-    add_documents([{"_id": "new", "text": "The canteen offers soup."}], index, model=embedder)
+    one_change.add([{"_id": "new", "text": "The canteen offers soup."}], index, model=embedder)
     found = call(server, "search", query="what does the canteen offer?").structured_content
     assert found["results"][0]["id"] == "new"
-    delete_documents(index, ["new"])
+    one_change.delete(index, ["new"])
     assert call(server, "fetch", id="new").is_error
 
 

@@ -14,7 +14,6 @@ from aveyb_retrieval import Hit, Index, Retriever, build_index
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import AveyBError, ConfigError, InputError
 from aveyb_retrieval.indexes.changes.sync import sync_index
-from aveyb_retrieval.indexes.changes.update import update_metadata
 from aveyb_retrieval.indexes.search.alerts import (
     Alert,
     add_alert,
@@ -24,6 +23,7 @@ from aveyb_retrieval.indexes.search.alerts import (
     run_alerts,
 )
 from aveyb_retrieval.indexes.search.citations import check_citation, read_citation
+from tests import one_change
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,7 +132,7 @@ class TestFromAnIndex:
         self, folder: Path, tmp_path: Path
     ) -> None:
         root, new = tmp_path / "i", tmp_path / "j"
-        update_metadata(root, {"team": "legal"}, ["lease.md"])
+        one_change.update_metadata(root, {"team": "legal"}, ["lease.md"])
         for file in folder.iterdir():
             file.rename(tmp_path / file.name)
         build_index(None, new, from_index=root, granularity="passage")
@@ -143,7 +143,7 @@ class TestFromAnIndex:
         for file in ("lease.md", "pump.md", "staff.md"):
             (tmp_path / file).rename(folder / file)
         assert sync_index(folder, new).unchanged == 3  # hashes of files came along
-        update_metadata(new, {}, ["lease.md"], clear=True)
+        one_change.update_metadata(new, {}, ["lease.md"], clear=True)
         with Retriever.load(new) as b:
             assert "team" not in b.get(["lease.md"])[0].metadata
 

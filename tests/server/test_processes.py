@@ -14,7 +14,7 @@ import httpx2
 import pytest
 from starlette.testclient import TestClient
 
-from aveyb_retrieval import ConfigError, build_index, upsert_documents
+from aveyb_retrieval import ConfigError, build_index
 from aveyb_retrieval.errors import InputError, OptionalDependencyError
 from aveyb_retrieval.server import processes
 from aveyb_retrieval.server.app import create_app
@@ -23,6 +23,7 @@ from aveyb_retrieval.server.keys import KeyFile
 from aveyb_retrieval.server.limits import Limits
 from aveyb_retrieval.server.refusals import Refusal
 from aveyb_retrieval.server.tickets import Pool, Ticket
+from tests import one_change
 from tests.indexes.conftest import make_documents
 from tests.server.conftest import CountingEmbedder, running
 from tests.server.test_search import wait_for
@@ -126,7 +127,7 @@ def test_what_was_written_is_found_by_the_next_search_and_what_others_write_soon
         ).raise_for_status()
         found = search(server, query="zygomorphic", index="a").json()["hits"]
         assert f"new{number}" in {hit["id"] for hit in found}
-    upsert_documents([{"_id": "new", "text": "A zygomorphic flange."}], paths / "b")
+    one_change.upsert([{"_id": "new", "text": "A zygomorphic flange."}], paths / "b")
     wait_for(
         lambda: search(server, query="zygomorphic", index="b").json()["hits"][0]["id"] == "new"
     )

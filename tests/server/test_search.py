@@ -14,10 +14,11 @@ from collections import Counter
 import pytest
 from starlette.testclient import TestClient
 
-from aveyb_retrieval import ConfigError, Retriever, build_index, delete_documents, upsert_documents
+from aveyb_retrieval import ConfigError, Retriever, build_index
 from aveyb_retrieval.server.app import create_app
 from aveyb_retrieval.server.indexes import Indexes
 from aveyb_retrieval.server.limits import Limits
+from tests import one_change
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 from tests.server.conftest import CountingEmbedder
@@ -419,11 +420,11 @@ def test_several_indexes_by_name(open_client, folder, tmp_path):
 def test_a_new_version_is_followed(open_client, tmp_path):
     build_index(make_documents(10), tmp_path / "growing", model=FakeEmbedder())
     client = open_client({"growing": tmp_path / "growing"})
-    upsert_documents(
+    one_change.upsert(
         [{"_id": "new", "text": "entirely fresh"}], tmp_path / "growing", model=FakeEmbedder()
     )
     wait_for(lambda: client.get("/documents/new").status_code == 200)
-    delete_documents(tmp_path / "growing", ["new"])
+    one_change.delete(tmp_path / "growing", ["new"])
     wait_for(lambda: client.get("/documents/new").status_code == 404)
 
 

@@ -18,7 +18,6 @@ from aveyb_retrieval.indexes.nearest import build
 from aveyb_retrieval.indexes.nearest.faiss_file import can_make
 from aveyb_retrieval.indexes.progress import shown
 from aveyb_retrieval.indexes.store.manifest import FAISS, Changes, Manifest, Tier
-from aveyb_retrieval.indexes.store.place import open_directory
 from aveyb_retrieval.indexes.store.tables import StoredVectors
 
 if TYPE_CHECKING:
@@ -233,7 +232,7 @@ def _report(
     )
 
 
-def compact_index(root: str | Path | IndexDirectory, **options: Unpack[WriteOptions]) -> Report:
+def compact(place: IndexDirectory, **options: Unpack[WriteOptions]) -> Report:
     """Merge what changes have left in pieces, give back the room of removed documents, make FAISS
     files anew.
 
@@ -241,7 +240,7 @@ def compact_index(root: str | Path | IndexDirectory, **options: Unpack[WriteOpti
     change came after the last compaction. Raises IndexFormatError
     where there is no index, IndexLockedError where another process is writing.
     """
-    options = check_options(options, WriteOptions, "compact_index")
+    options = check_options(options, WriteOptions, "compact")
 
     def work(transaction: Transaction) -> FinishOptions | None:
         if _is_compact(transaction):
@@ -250,7 +249,7 @@ def compact_index(root: str | Path | IndexDirectory, **options: Unpack[WriteOpti
         transaction.progress("merging", 0, None, 0)
         return FinishOptions(whole=True, rebuild=True)
 
-    return run_change(open_directory(root), {"command": "compact"}, work, **options)
+    return run_change(place, {"command": "compact"}, work, **options)
 
 
 def _is_compact(transaction: Transaction) -> bool:

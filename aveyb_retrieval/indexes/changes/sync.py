@@ -115,9 +115,9 @@ def sync_index(folder: str | Path, root: str | Path, **options: Unpack[SyncOptio
 
     Files are compared by the hashes of what they hold, not by their times. One of which OCR did not
     read all is read again once there is Tesseract, another language or more time. Documents that
-    were not read from files of the folder stay as they are, and so does what `update_metadata` set.
-    Where there is no index, one is built. Where nothing has changed, no version is made. Killed,
-    the same call continues; the folder may have changed meanwhile.
+    were not read from files of the folder stay as they are, and so does what
+    `Index.update_metadata` set. Where there is no index, one is built. Where nothing has changed,
+    no version is made. Killed, the same call continues; the folder may have changed meanwhile.
 
     A file that was read before and cannot be read any more is removed from the index, not kept as
     if its text were today's. What is left out is told once: `Report.known` has what an earlier

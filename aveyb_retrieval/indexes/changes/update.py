@@ -1,6 +1,6 @@
-"""Build an index, and change its documents: add, upsert, delete, metadata.
+"""Build an index, and change its documents in a `Batch`: add, upsert, delete, metadata.
 
-Each change is a `Batch` of one step; a batch is one version.
+A batch is one version.
 """
 
 from __future__ import annotations
@@ -290,110 +290,6 @@ def check_target(index_dir: IndexDirectory, overwrite: bool) -> None:
         )
 
 
-def add_documents(
-    corpus: Source | None, root: str | Path, **options: Unpack[InsertOptions]
-) -> Report:
-    """Add documents with new ids to the index at `root`. For options see `InsertOptions` and
-    `ReadOptions`.
-
-    `corpus` may be None where `vectors` are an index or several, which hold the documents. Raises
-    InputError where an id is in the index already (use `upsert_documents`), or the corpus is not
-    usable; IndexFormatError where there is no index, or the model is not the one that made it;
-    IndexLockedError where another process is writing.
-
-    >>> add_documents([{"_id": "valve", "text": "Close the valve first."}], "handbook").added
-    1
-    """
-    return _insert("add", corpus, root, options)
-
-
-def upsert_documents(
-    corpus: Source | None, root: str | Path, **options: Unpack[InsertOptions]
-) -> Report:
-    """Add documents, replacing those whose ids are in the index already. Options and errors are
-    `add_documents`'.
-
-    Of a document that has new metadata alone, these are replaced; one without any change is not
-    written, and where nothing changes there is no new version. One that grew is encoded from its
-    first passage that changed. What `update_metadata` set stays, except fields that a document
-    which is no file names itself.
-
-    >>> upsert_documents([{"_id": "pump", "text": "The pump stays closed."}], "handbook").replaced
-    1
-    """
-    return _insert("upsert", corpus, root, options)
-
-
-def _insert(
-    mode: Literal["add", "upsert"], corpus: Any, root: str | Path, options: Mapping[str, Any]
-) -> Report:
-    options = check_options(options, InsertOptions, f"{mode}_documents")
-    batch = Batch(root, **writing_of(options))
-    batch.insert(mode, corpus, options, allow_empty=False)
-    return batch.commit(resumable=True)
-
-
-def delete_documents(
-    root: str | Path,
-    ids: Sequence[str] = (),
-    *,
-    where: Filter | None = None,
-    missing_ok: bool = False,
-    **options: Unpack[WriteOptions],
-) -> Report:
-    """Remove the documents with these ids, and those that satisfy a filter. For options see
-    `WriteOptions`.
-
-    Raises InputError where an id is not in the index (unless `missing_ok`), ConfigError where
-    neither ids nor a filter are given, IndexFormatError where there is no index, IndexLockedError
-    where another process is writing.
-
-    >>> delete_documents("handbook", where={"year": {"$lt": 2020}}).deleted
-    1
-    """
-    batch = Batch(root, **check_options(options, WriteOptions, "delete_documents"))
-    batch.delete(ids, where=where, missing_ok=missing_ok)
-    return batch.commit(resumable=True)
-
-
-def update_metadata(
-    root: str | Path,
-    changes: Mapping[str, Any],
-    ids: Sequence[str] = (),
-    *,
-    where: Filter | None = None,
-    remove: Sequence[str] = (),
-    clear: bool = False,
-    missing_ok: bool = False,
-    **options: Unpack[WriteOptions],
-) -> Report:
-    """Set metadata fields of the documents with these ids, and of those that satisfy a filter ({}:
-    of all).
-
-    Fields that are not named stay as they are; a new value replaces the old one as a whole. What is
-    set here is kept apart from the metadata that came with a document, and stays when its text
-    changes, its file is renamed, or the index is built again. `remove` takes fields away; `clear`
-    first undoes all that was ever set or removed. `_id`, `title` and `text` are refused:
-    `upsert_documents` changes them. For options see `WriteOptions`.
-
-    Raises:
-        ConfigError: there is nothing to change, a field is both set and removed or is a document's
-            own, or neither ids nor a filter are given.
-        InputError: a value is not what JSON can hold, or an id is not in the index (unless
-            `missing_ok`).
-        IndexFormatError: there is no index.
-        IndexLockedError: another process is writing.
-
-    >>> update_metadata("handbook", {"checked": True}, where={}).updated
-    2
-    """
-    batch = Batch(root, **check_options(options, WriteOptions, "update_metadata"))
-    batch.update_metadata(
-        changes, ids, where=where, remove=remove, clear=clear, missing_ok=missing_ok
-    )
-    return batch.commit(resumable=True)
-
-
 @dataclass(frozen=True)
 class _Step:
     """One of the changes of a batch; `apply` returns what is to be reported.
@@ -409,7 +305,12 @@ class _Step:
 
 class Batch:
     """Changes that wait for `commit`, made in the order in which they were given; `report` then
-    tells of them.
+    says what they did.
+
+    >>> batch = Batch("handbook")
+    >>> batch.upsert([{"_id": "valve", "text": "Close the valve first."}])
+    >>> batch.commit().added
+    1
     """
 
     report: Report
@@ -438,11 +339,17 @@ class Batch:
         return len(self._steps)
 
     def add(self, documents: Source, **options: Any) -> None:
-        """Add documents with new ids, later; options of reading as in `add_documents`."""
+        """Add documents with new ids, later.
+
+        Options are those of `InsertOptions` and `ReadOptions`. `documents` may be None where
+        `vectors` are an index or several, which hold the documents.
+        """
         self.insert("add", documents, options)
 
     def upsert(self, documents: Source, **options: Any) -> None:
-        """Add or replace documents, later; options of reading as in `upsert_documents`."""
+        """Add documents, later, and replace those whose ids are in the index already; options are
+        those of `add`.
+        """
         self.insert("upsert", documents, options)
 
     def insert(
@@ -491,7 +398,9 @@ class Batch:
     def delete(
         self, ids: Sequence[str] = (), *, where: Filter | None = None, missing_ok: bool = False
     ) -> None:
-        """Remove documents, later."""
+        """Remove the documents with these ids, later, and those that satisfy a filter; ConfigError
+        where neither is given.
+        """
         chosen = Selection("delete", ids, where, missing_ok=missing_ok)
 
         def apply(transaction: Transaction) -> Sequence[Notice]:
@@ -512,7 +421,7 @@ class Batch:
         clear: bool = False,
         missing_ok: bool = False,
     ) -> None:
-        """Set metadata fields, later."""
+        """Set metadata fields, later; arguments and errors are those of `Index.update_metadata`."""
         fields, removed = _check_changes(changes, remove, clear=clear)
         chosen = Selection("update_metadata", ids, where, missing_ok=missing_ok)
 

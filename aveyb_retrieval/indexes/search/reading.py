@@ -73,7 +73,7 @@ class Document:
         return next(lines, self.id)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what JSON can hold, and what `build_index` and `upsert_documents` take as a
+        """Return what JSON can hold, and what `build_index` and `Index.upsert` take as a
         document.
         """
         return {"_id": self.id, "title": self.title, "text": self.text, "metadata": self.metadata}

@@ -19,11 +19,12 @@ from tests.eval.toys import write_folder
 BLOCKED = ("torch", "transformers", "sentence_transformers", "huggingface_hub", "onnx")
 BLOCK = f"import sys\nfor name in {BLOCKED}:\n    sys.modules[name] = None\n"
 SEARCH = """
-from aveyb_retrieval import Embedder, Retriever, build_index, add_documents
+from aveyb_retrieval import Embedder, Index, Retriever, build_index
 rows = [{"_id": "a", "text": "the contract ends"}, {"_id": "b", "text": "a filter housing"}]
 for root, storage in ((sys.argv[1], "int8"), (sys.argv[2], None)):
     build_index(rows, root, precision="auto", token_vectors=storage)
-    add_documents([{"_id": "c", "text": "filters " * 50}], root, precision="auto")
+    with Index.open(root, precision="auto") as index:
+        index.add([{"_id": "c", "text": "filters " * 50}])
     with Retriever.load(root) as retriever:
         assert [hit.id for hit in retriever.search("filter housing", 1)] == ["b"]
         assert retriever.search("filter", 2, mode="dense", unit="passage")

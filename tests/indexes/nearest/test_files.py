@@ -11,18 +11,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from aveyb_retrieval import (
-    Retriever,
-    build_index,
-    copy_index,
-    files,
-    upsert_documents,
-    verify_index,
-)
+from aveyb_retrieval import Retriever, build_index, copy_index, files, verify_index
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.nearest import faiss_file
 from aveyb_retrieval.indexes.store import manifest
 from aveyb_retrieval.indexes.store.checked import CHECKED
+from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.disk import rehash
 
@@ -145,7 +139,7 @@ def test_a_file_that_was_changed_behind_its_times_is_refused(
         Retriever.load(root)
     with pytest.raises(IndexFormatError, match="do not fit the sha256"):
         Retriever.load(root)  # nothing was noted of it
-    upsert_documents([{"_id": "0", "text": "words"}], root, vectors=ROWS[:1])
+    one_change.upsert([{"_id": "0", "text": "words"}], root, vectors=ROWS[:1])
     with pytest.raises(IndexFormatError, match="do not fit the sha256"):
         Retriever.load(root)  # nor by a change that kept it
 

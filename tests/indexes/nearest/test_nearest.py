@@ -13,18 +13,19 @@ import faiss
 import numpy as np
 import pytest
 
-from aveyb_retrieval import Index, Retriever, compact_index, delete_documents, verify_index
+from aveyb_retrieval import Index, Retriever, verify_index
 from aveyb_retrieval.encoder.embedders import embedder
 from aveyb_retrieval.errors import BackendError, ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.changes import sync
 from aveyb_retrieval.indexes.changes.sync import sync_index
-from aveyb_retrieval.indexes.changes.update import Batch, build_index, upsert_documents
+from aveyb_retrieval.indexes.changes.update import Batch, build_index
 from aveyb_retrieval.indexes.nearest import build, faiss_file, tiers
 from aveyb_retrieval.indexes.nearest.build import make_tier
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher, copied_to_cards
 from aveyb_retrieval.indexes.nearest.tiers import Nearest
 from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.types import number_range
+from tests import one_change
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.nearest.fake import FakeVectors, unit
 
@@ -578,7 +579,10 @@ def test_an_index_of_graphs_changes_without_a_card(
     rows, ids = FakeVectors.random("document", 1000, DIM).rows, [str(n) for n in range(0, 1000, 3)]
     build_index(texts, root, vectors=rows, index="CAGRA", granularity="document")
     monkeypatch.setattr(faiss, "get_num_gpus", lambda: 0)
-    found = {"delete": lambda: delete_documents(root, ids), "compact": lambda: compact_index(root)}
+    found = {
+        "delete": lambda: one_change.delete(root, ids),
+        "compact": lambda: one_change.compact(root),
+    }
     if change == "repair":
         (next((root / "faiss").iterdir())).write_bytes(b"")
         assert verify_index(root, repair=True).repaired
@@ -589,7 +593,7 @@ def test_an_index_of_graphs_changes_without_a_card(
         (hits,) = retriever.search_vectors(rows[7:8], 1)
         assert hits[0].id == "7"
         assert bool(read_manifest(root).tiers) == (change != "repair")
-    assert delete_documents(root, ["1"]).deleted == 1  # nothing is left unfinished
+    assert one_change.delete(root, ["1"]).deleted == 1  # nothing is left unfinished
 
 
 @pytest.mark.parametrize("change", ["build", "upsert", "sync", "batch"])
@@ -622,7 +626,7 @@ def test_a_change_trains_on_its_device(
             how = {"vectors": vectors, "index": "Flat", "granularity": "document", "device": "cuda"}
             build_index(text, root, overwrite=True, **how)
         elif change == "upsert":
-            upsert_documents(other, root, vectors=-vectors, device="cuda")
+            one_change.upsert(other, root, vectors=-vectors, device="cuda")
         else:
             batch = Batch(root, device="cuda")
             batch.upsert(other, vectors=-vectors)
