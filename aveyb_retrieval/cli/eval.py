@@ -41,7 +41,7 @@ DRAW = common.gather(
 @click.group(cls=common.Commands, context_settings=common.CONTEXT)
 @click.version_option(package_name="aveyb-retrieval")
 def main() -> None:
-    """Measure retrieval with trec_eval's definitions: run, score, compare, passages."""
+    """Measure retrieval with trec_eval's definitions: run, score, compare."""
 
 
 @main.command(epilog=examples("aveyb-eval run --data scifact/ --report report.json"))
@@ -297,45 +297,6 @@ def compare(
 
 def _lacking(scores: Scores) -> dict[str, Any]:
     return {"missing": list(scores.missing), "unjudged": scores.unjudged}
-
-
-@main.command(epilog=examples("aveyb-eval passages --data chunks/"))
-@click.option("--data", required=True, help="A data set with spans.jsonl.")
-@click.option("--model", default="default", help="default, or an Avey-B folder.")
-@common.repeatable("--peer", "peers", "A sentence-transformers model on fixed chunks.")
-@common.number("--chunk-words", "Words in a chunk of the peers.", default=180)
-@common.choose(
-    "--scope", "document corpus", "Search the document that answers, or the whole corpus."
-)
-@DRAW
-@common.path("--cache", "Folder for vectors; default: a temporary one.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON, per-query values included.")
-@common.QUIET
-def passages(
-    data: str,
-    model: str,
-    peers: tuple[str, ...],
-    draw: dict[str, Any],
-    cache: Path | None,
-    as_json: bool,
-    quiet: bool,
-    **options: Any,
-) -> None:
-    """Score passages against true character spans: late chunking, and the same spans encoded one
-    by one.
-    """
-    from rich.console import Console
-
-    from aveyb_retrieval.eval.build import passage_table
-    from aveyb_retrieval.eval.runner import print_passages
-
-    task = _open_task(data, **draw)
-    with common.progress_bar(not quiet) as progress:
-        scores = passage_table(task, model, peers, folder=cache, progress=progress, **options)
-    if as_json:
-        click.echo(json.dumps([asdict(item) for item in scores], indent=1))
-    else:
-        print_passages(scores, task, Console())
 
 
 def _open_task(data: str, protocol: str = "standard", *, split: str | None, **draw: Any) -> Task:

@@ -12,27 +12,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.eval.base import DEFAULT_MODE, System, fingerprint_of
 from aveyb_retrieval.eval.encoders import (
     AsMeasured,
-    ChunkedModel,
-    Chunker,
     LoadOptions,
-    MeasuredModel,
     is_ours,
     load_embedder,
     load_measured,
 )
 from aveyb_retrieval.eval.systems import (
     BM25System,
-    IndexPassages,
     IndexSystem,
-    PassageScores,
-    evaluate_passages,
 )
 from aveyb_retrieval.eval.tasks import PAPER, Task
 from aveyb_retrieval.indexes.types import silent
@@ -252,61 +245,3 @@ def _wants_index(model: str, task: Task, options: ModelOptions) -> bool:
             f"index type {options.index_type!r}: {reason}; leave it out to score every vector"
         )
     return False
-
-
-def passage_table(
-    task: Task,
-    model: str,
-    peers: Sequence[str],
-    *,
-    chunk_words: int,
-    scope: str,
-    folder: Path | None = None,
-    progress: Progress = silent,
-) -> list[PassageScores]:
-    """Score late chunking, the same spans encoded one by one, and each peer on chunks of
-    `chunk_words`.
-    """
-    with TemporaryDirectory(prefix="aveyb-eval-") as temporary:
-        where = folder or Path(temporary)
-        found = late_against_fixed(load_embedder(model), task, where, progress=progress)
-        for peer in peers:
-            measured = load_measured(peer, task.protocol, chunk_words=chunk_words)
-            path = indexed(
-                measured, task.corpus, where / "vectors", granularity="passage", progress=progress
-            )
-            name = f"{measured.model_name}, {measured.chunks}"
-            found.append(IndexPassages(path, mode="dense", model=measured, name=name, exact=True))
-        return [evaluate_passages(system, task, scope=scope) for system in found]
-
-
-def late_against_fixed(
-    embedder: MeasuredModel, task: Task, folder: Path, *, progress: Progress = silent
-) -> list[IndexPassages]:
-    """Return passages that have seen their document, and the same spans encoded one by one."""
-    late = AsMeasured(embedder, task.protocol)
-    path = indexed(late, task.corpus, folder / "vectors", progress=progress)
-    fixed = ChunkedModel(
-        late, chunks_of(path), f"passages of {late.passage_size or late.model_name}"
-    )
-    other = indexed(
-        fixed, task.corpus, folder / "vectors", granularity="passage", progress=progress
-    )
-    return [
-        IndexPassages(at, mode="dense", model=model, name=f"{late.model_name}, {what}", exact=True)
-        for at, model, what in ((path, late, "late chunking"), (other, fixed, "chunks one by one"))
-    ]
-
-
-def chunks_of(path: Path) -> Chunker:
-    """Return a chunker that repeats the passages of an index, to read exactly those in
-    another way.
-    """
-    from aveyb_retrieval.indexes.vectors import StoredShards
-
-    spans = {
-        record.text: [(int(start), int(end)) for start, end in record.encoded.spans]
-        for record in StoredShards(path).documents()
-        if record.encoded is not None
-    }
-    return lambda text: spans[text]

@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.eval.base import Run, System
     from aveyb_retrieval.eval.metrics import Comparison
-    from aveyb_retrieval.eval.systems import PassageScores
     from aveyb_retrieval.eval.tasks import Task
 
 RESULT_FORMAT = 3  # part of every cache key: raise it when the meaning of a stored value changes
@@ -328,25 +327,6 @@ def print_comparison(
         f"The systems {verdict} at the {percent} level ({comparison.resamples:,} resamples, seed"
         f" {comparison.seed})."
     )
-
-
-def print_passages(scores: Sequence[PassageScores], task: Task, console: Console) -> None:
-    """Print precision, recall and IoU of characters at each k: one row per measure, one column per
-    system.
-    """
-    title = f"{task.dataset} {task.split} · passages against true spans · scope {scores[0].scope}"
-    counts = (
-        f"{plural(len(task.corpus), 'document')}, {plural(scores[0].queries, 'query', 'queries')}"
-        " with spans"
-    )
-    table = _table(title, f"{counts}; characters, mean over queries")
-    table.add_column("", no_wrap=True)
-    for item in scores:
-        table.add_column(Text(item.name), justify="right")
-    table.add_row("mean length", *(f"{item.mean_passage_characters:,.0f}" for item in scores))
-    for measure in scores[0].mean:
-        table.add_row(measure, *(f"{item.mean[measure]:.4f}" for item in scores))
-    _print_whole(table, console)
 
 
 def write_json(path: Path, results: Sequence[Result], extra: dict[str, Any] | None = None) -> None:

@@ -1,49 +1,28 @@
-"""Systems under test: BM25, and an index directory, end to end or with every vector scored; its
-passages, too.
+"""Systems under test: BM25, and an index directory, end to end or with every vector scored.
 
 Constructing a system is cheap enough to ask for its `info`; the work (tokenizing, encoding) happens
 at the first search, so that a result which is already known costs nothing.
-
-Passages are scored against true spans. For a query with true ranges T (of one document) and the k
-passages that a system returned, P their union:
-
-    precision@k = |P n T| / |P|      recall@k = |P n T| / |T|      IoU@k = |P n T| / |P u T|
-
-all in characters, macro-averaged over queries. Overlapping passages count once. In scope `document`
-the system searches inside the document that holds the answer; in scope `corpus` everywhere, and
-characters of other documents count as retrieved and wrong. hit@k is the share of queries with any
-overlap.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError, InputError, extra_for, plural
 from aveyb_retrieval.eval.base import DEFAULT_MODE, Run, SystemInfo, fingerprint_of
 from aveyb_retrieval.eval.encoders import LoadOptions
-from aveyb_retrieval.eval.tasks import STANDARD, EvalProtocol, Task, joined_text
+from aveyb_retrieval.eval.tasks import STANDARD, EvalProtocol, joined_text
 from aveyb_retrieval.indexes.store.place import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from aveyb_retrieval.eval.data import Corpus
     from aveyb_retrieval.indexes.search.retriever import Retriever
     from aveyb_retrieval.indexes.types import EmbedderLike
-
-
-Range = tuple[int, int]
-Passage = tuple[str, int, int]
-"""Document id, start, end: characters [start, end) of the document's text."""
-
-SCOPES = ("document", "corpus")
-CUTOFFS = (1, 3, 5, 10)
 
 
 class BM25System:
@@ -152,7 +131,7 @@ def index_info(
     )
 
 
-class _SearchedIndex:
+class SearchedIndex:
     """An index directory that is opened, with its model, at the first search."""
 
     def __init__(
@@ -177,11 +156,12 @@ class _SearchedIndex:
         """
         self._path, self._model, self._options = Path(path), model, options or LoadOptions()
         how: dict[str, Any] = {"mode": mode, "granularity": granularity, "rerank": rerank}
-        self._search = {**how, "exact": exact}
+        self.search_options = {**how, "exact": exact}
         self.info = index_info(self._path, **how, options=self._options, name=name)
 
     @cached_property
-    def _retriever(self) -> Retriever:
+    def retriever(self) -> Retriever:
+        """The index, opened when it is first searched."""
         from aveyb_retrieval.indexes.search.retriever import Retriever
 
         # a loaded model keeps its own
@@ -191,13 +171,13 @@ class _SearchedIndex:
         )
 
 
-class IndexSystem(_SearchedIndex):
+class IndexSystem(SearchedIndex):
     """An index directory, searched end to end through `Retriever`: its approximation and its search
     mode included.
     """
 
     def __init__(self, path: str | Path, *, documents: int | None = None, **search: Any) -> None:
-        """Describe an index, as `_SearchedIndex`; a notice says where it does not hold as many
+        """Describe an index, as `SearchedIndex`; a notice says where it does not hold as many
         `documents`.
         """
         from aveyb_retrieval.indexes.search.options import WEIGHT
@@ -206,23 +186,25 @@ class IndexSystem(_SearchedIndex):
         super().__init__(path, **search)
         self._documents = documents
         self.notices: list[str] = []
-        weights: dict[str, Any] = {"weight": WEIGHT} if self._search["mode"] == "hybrid" else {}
-        if self._search["rerank"] is not None:
+        weights: dict[str, Any] = (
+            {"weight": WEIGHT} if self.search_options["mode"] == "hybrid" else {}
+        )
+        if self.search_options["rerank"] is not None:
             weights["maxsim_weight"] = MAXSIM_WEIGHT
-        if self._search["exact"]:
+        if self.search_options["exact"]:
             weights["exact"] = True
         self.info = replace(self.info, settings=self.info.settings | weights)
 
     def search(self, queries: Mapping[str, str], k: int) -> Run:
         """Return at most `k` documents per query, by `Retriever.rank`."""
-        answers = self._retriever.rank(list(queries.values()), k=k, **self._search)
+        answers = self.retriever.rank(list(queries.values()), k=k, **self.search_options)
         return {query: dict(ranking) for query, ranking in zip(queries, answers, strict=True)}
 
     @cached_property
-    def _retriever(self) -> Retriever:
+    def retriever(self) -> Retriever:
         """Also note what is known of an index only once it is open."""
-        opened = super()._retriever
-        if self._search["mode"] != "lexical":
+        opened = super().retriever
+        if self.search_options["mode"] != "lexical":
             # a stand-in of the caller's may not say
             precision = getattr(opened.model, "precision", None)
             self.info = replace(self.info, precision=precision)
@@ -239,120 +221,3 @@ class IndexSystem(_SearchedIndex):
             held = plural(len(opened), "document")
             self.notices.append(f"{self.info.name} holds {held}, the corpus {self._documents:,}")
         return opened
-
-
-class PassageSystem(Protocol):
-    """Anything that ranks passages for queries."""
-
-    @property
-    def info(self) -> SystemInfo:
-        """Everything that decides the ranking."""
-
-    def search(
-        self, queries: Mapping[str, str], k: int, within: Mapping[str, Sequence[str]] | None = None
-    ) -> dict[str, list[Passage]]:
-        """Return at most `k` passages per query, best first; `within` maps query ids to the
-        documents to search.
-        """
-
-
-@dataclass(frozen=True)
-class PassageScores:
-    """Means over queries, keyed `precision@k`, `recall@k`, `iou@k`, `hit@k`; per_query holds them
-    by query id.
-    """
-
-    name: str
-    scope: str
-    queries: int
-    mean_passage_characters: float
-    mean: dict[str, float]
-    per_query: dict[str, dict[str, float]]
-
-
-def merge(ranges: Sequence[Range]) -> list[Range]:
-    """Return the union of character ranges as disjoint, sorted ranges; empty ranges vanish."""
-    merged: list[Range] = []
-    for start, end in sorted(r for r in ranges if r[0] < r[1]):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def _characters(ranges: Sequence[Range]) -> int:
-    return sum(end - start for start, end in merge(ranges))
-
-
-def score_passages(
-    truth: Mapping[str, Sequence[Range]], retrieved: Sequence[Passage]
-) -> dict[str, float]:
-    """Return precision, recall, IoU and hit of one query's passages; `truth` maps document ids to
-    true ranges.
-    """
-    by_document: dict[str, list[Range]] = {doc: [] for doc in truth}
-    for doc, start, end in retrieved:
-        by_document.setdefault(doc, []).append((start, end))
-    size, true_size = (sum(map(_characters, some.values())) for some in (by_document, truth))
-    union = sum(_characters([*ranges, *truth.get(doc, ())]) for doc, ranges in by_document.items())
-    common = size + true_size - union
-    return {
-        "precision": common / size if size else 0.0,
-        "recall": common / true_size,
-        "iou": common / union,
-        "hit": float(common > 0),
-    }
-
-
-def evaluate_passages(
-    system: PassageSystem, task: Task, *, ks: Sequence[int] = CUTOFFS, scope: str = "document"
-) -> PassageScores:
-    """Score a system's passages for every judged query that has true spans."""
-    if scope not in SCOPES:
-        raise ConfigError(f"unknown scope {scope!r}: use one of {', '.join(SCOPES)}")
-    queries = {query: text for query, text in task.queries.items() if task.spans.get(query)}
-    if not queries:
-        raise InputError(
-            f"{task.source}: no spans.jsonl for the {len(task.queries)} queries of split"
-            f" {task.split!r}"
-        )
-    within = {query: list(task.spans[query]) for query in queries} if scope == "document" else None
-    found = system.search(queries, max(ks), within)
-    per_query: dict[str, dict[str, float]] = {}
-    for query in queries:
-        for k in ks:
-            for measure, value in score_passages(task.spans[query], found[query][:k]).items():
-                per_query.setdefault(f"{measure}@{k}", {})[query] = value
-    lengths = [end - start for passages in found.values() for _, start, end in passages]
-    return PassageScores(
-        name=system.info.name,
-        scope=scope,
-        queries=len(queries),
-        mean_passage_characters=float(np.mean(lengths)) if lengths else 0.0,
-        mean={key: float(np.mean(list(values.values()))) for key, values in per_query.items()},
-        per_query=per_query,
-    )
-
-
-class IndexPassages(_SearchedIndex):
-    """Passages of an index, searched end to end through `Retriever`.
-
-    Near copies are kept, because the marked answers of a question may repeat. A search within
-    documents filters on the metadata field `document`: build the index of `build.indexed_rows`.
-    """
-
-    def search(
-        self, queries: Mapping[str, str], k: int, within: Mapping[str, Sequence[str]] | None = None
-    ) -> dict[str, list[Passage]]:
-        """Return at most `k` passages per query, best first; see `PassageSystem`."""
-        found = {}
-        for query, text in queries.items():
-            only: dict[str, Any] = (
-                {"filter": {"document": {"$in": list(within[query])}}} if within else {}
-            )
-            hits = self._retriever.search(
-                text, k=k, unit="passage", fold=False, **self._search, **only
-            )
-            found[query] = [(hit.id, *hit.span) for hit in hits]
-        return found

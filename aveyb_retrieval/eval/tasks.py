@@ -131,11 +131,6 @@ def _standard(dataset: Dataset, split: str | None) -> _Chosen:
     if empty:
         noun = plural(empty, "judged query", "judged queries")
         notices.append(f"{noun} without a relevant document: scored 0")
-    if any(query in dataset.spans for query in queries):
-        notices.append(
-            "the true spans of these queries are known: `aveyb-eval passages` scores passages"
-            " against them"
-        )
     return split, dataset.corpus, queries, qrels.judgements, notices
 
 

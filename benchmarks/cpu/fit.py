@@ -29,11 +29,11 @@ from unittest import mock
 import numpy as np
 from confidence import sets as sets_of_confidence
 from quality import RESULTS, built
+from span_scores import IndexPassages, evaluate_passages
 
 from aveyb_retrieval import Retriever
 from aveyb_retrieval.eval.data import Corpus, Document, load_dataset
 from aveyb_retrieval.eval.metrics import evaluate
-from aveyb_retrieval.eval.systems import IndexPassages, evaluate_passages
 from aveyb_retrieval.eval.tasks import STANDARD, Task, make_task
 from aveyb_retrieval.indexes.search import passage_scores, ranking
 from aveyb_retrieval.indexes.search.options import WEIGHT

@@ -25,9 +25,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from span_scores import Passage, Range
+
     from aveyb_retrieval.eval.data import Corpus, Document
     from aveyb_retrieval.eval.encoders import AsMeasured, Chunker
-    from aveyb_retrieval.eval.systems import Passage, Range
     from aveyb_retrieval.indexes.types import EncodedRow
 
 Scores = npt.NDArray[np.float32]

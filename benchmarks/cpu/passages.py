@@ -27,11 +27,19 @@ from typing import TYPE_CHECKING, Any
 
 from passage_peers import ExactPassages, FusedPassages, VectorScorer, WordScorer
 from quality import RESULTS, built, minilm_folder, with_documents
+from span_scores import (
+    SCOPES,
+    IndexPassages,
+    PassageScores,
+    PassageSystem,
+    chunks_of,
+    evaluate_passages,
+)
 
 from aveyb_retrieval import Embedder
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.eval.base import fingerprint_of, info_fingerprint
-from aveyb_retrieval.eval.build import chunks_of, indexed
+from aveyb_retrieval.eval.build import indexed
 from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import (
     AsMeasured,
@@ -41,13 +49,6 @@ from aveyb_retrieval.eval.encoders import (
     word_chunks,
 )
 from aveyb_retrieval.eval.runner import write_text
-from aveyb_retrieval.eval.systems import (
-    SCOPES,
-    IndexPassages,
-    PassageScores,
-    PassageSystem,
-    evaluate_passages,
-)
 from aveyb_retrieval.eval.tasks import Task, make_task
 
 if TYPE_CHECKING:

@@ -57,7 +57,7 @@ def rows(corpora: Sequence[Path], most: int) -> Iterator[tuple[Record, EncodedRo
                 )
                 yield (
                     record,
-                    EncodedRow(vectors[0], vectors[1:], spans, None, ("",) * len(spans), 1, 0),
+                    EncodedRow(vectors[0], vectors[1:], spans, ("",) * len(spans), 1, 0),
                 )
                 number, passages = number + 1, passages + len(spans)
                 if passages >= most:

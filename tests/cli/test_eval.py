@@ -198,14 +198,6 @@ def test_an_index_refuses_options_of_its_build(tmp_path, folder, invoke, toy_mod
         assert message in invoke(*common, "--model", index, *options, code=2)
 
 
-def test_passages(tmp_path, folder, invoke, toy_model):
-    rows = json.loads(invoke("passages", "--data", folder, "--json", "--quiet"))
-    assert [row["name"] for row in rows] == ["toy, late chunking", "toy, chunks one by one"]
-    assert "passages against true spans" in invoke(
-        "passages", "--data", folder, "--scope", "corpus", "--quiet"
-    )
-
-
 def test_score_prints_decisions(tmp_path, folder, invoke):
     run = _score_file(tmp_path, "a.trec", {"q1": {"d1": 2.0}, "other": {"d1": 1.0}})
     out = invoke("score", run, folder / "qrels" / "test.tsv")

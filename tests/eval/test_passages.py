@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from passage_peers import ExactPassages, FusedPassages, VectorScorer, WordScorer
+from span_scores import IndexPassages, chunks_of, evaluate_passages, merge, score_passages
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.eval.build import chunks_of, indexed, indexed_rows, late_against_fixed
+from aveyb_retrieval.eval.build import indexed, indexed_rows
 from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import AsMeasured, ChunkedModel, word_chunks
-from aveyb_retrieval.eval.systems import IndexPassages, evaluate_passages, merge, score_passages
 from aveyb_retrieval.eval.tasks import make_task
 from tests.eval.toys import ToyEmbedder, write_folder
 
@@ -94,13 +94,14 @@ def test_scope_corpus_counts_other_documents_as_wrong(task, exact):
     assert (inside.scope, everywhere.scope) == ("document", "corpus")
 
 
-def test_late_and_fixed_use_the_same_spans(task, tmp_path):
-    systems = late_against_fixed(ToyEmbedder(), task, tmp_path)
-    late, fixed = (evaluate_passages(system, task) for system in systems)
-    assert late.name == "toy, late chunking"
-    assert fixed.name == "toy, chunks one by one"
-    assert late.mean_passage_characters == pytest.approx(fixed.mean_passage_characters, rel=0.2)
-    assert late.mean.keys() == fixed.mean.keys() >= {"precision@1", "recall@10", "iou@5", "hit@3"}
+def test_the_same_spans_are_read_late_and_one_by_one(task, exact, tmp_path):
+    model = AsMeasured(ToyEmbedder())
+    late = exact(model, task)
+    chunker = chunks_of(indexed(model, task.corpus, tmp_path / "vectors"))
+    alone = exact(ChunkedModel(model, chunker, "the same spans"), task)
+    first, second = (evaluate_passages(system, task) for system in (late, alone))
+    assert first.mean_passage_characters == pytest.approx(second.mean_passage_characters, rel=0.2)
+    assert first.mean.keys() == second.mean.keys() >= {"precision@1", "recall@10", "iou@5", "hit@3"}
 
 
 def test_word_chunks_can_be_scored(task, exact):

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from rank_fusion import RRFSystem
+from span_scores import IndexPassages
 
 from aveyb_retrieval import build_index
 from aveyb_retrieval.errors import ConfigError, InputError
@@ -16,7 +17,7 @@ from aveyb_retrieval.eval.build import exact_system, indexed, indexed_rows
 from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import AsMeasured, ChunkedModel, word_chunks
 from aveyb_retrieval.eval.runner import Result, ResultCache, Settings, result_key, run_system
-from aveyb_retrieval.eval.systems import BM25System, IndexPassages, IndexSystem
+from aveyb_retrieval.eval.systems import BM25System, IndexSystem
 from aveyb_retrieval.eval.tasks import make_task
 from aveyb_retrieval.indexes.search import options, ranking
 from tests.eval.toys import ToyEmbedder, write_folder

@@ -126,9 +126,7 @@ class ToyEmbedder:
             )
             rows = [_unit(self._vector(text[a:b]) + 0.25 * document) for a, b in spans]
             passages = np.array(rows, dtype=np.float32).reshape(-1, self.dim)
-            yield EncodedDocument(
-                document, passages, np.ones(len(spans), np.float32), spans, len(words), 0
-            )
+            yield EncodedDocument(document, passages, spans, len(words), 0)
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         texts = [self.prompts["query"] + query for query in queries]
