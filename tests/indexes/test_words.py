@@ -219,7 +219,7 @@ def test_a_query_gives_each_word_once_without_stop_words() -> None:
         "通知",
         "zurich",
     ]
-    assert rules.beside("the 书面通知 of Zürich ZÜRICH") == ["zürich"]
+    assert rules.second_words("the 书面通知 of Zürich ZÜRICH") == ["zürich"]
     assert rules.words("the of") == ["the", "of"]
     assert rules.words("?! ...") == []
     assert rules.stored("a 书面通b") == " a 书面 面通 b 书 面 通 "
@@ -382,7 +382,7 @@ def test_words_of_any_script_are_found_as_they_are_written(
 ) -> None:
     rules = language(name)
     held = rules.stored(stored).split()
-    asked = [*rules.words(query), *rules.beside(query)]
+    asked = [*rules.words(query), *rules.second_words(query)]
     assert set(asked) & set(held)
     marked = rules.finder(set(asked))(stored)
     assert marked

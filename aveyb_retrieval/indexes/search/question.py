@@ -76,7 +76,7 @@ class Question:
 
 def read_question(text: str, rules: Language, selection: Selection | None) -> Question:
     """Read a question whose signs are text, by an index's rules of language."""
-    return Question(text, rules.words(text), rules.beside(text), selection=selection)
+    return Question(text, rules.words(text), rules.second_words(text), selection=selection)
 
 
 def read_operators(
@@ -88,7 +88,7 @@ def read_operators(
         selection = view.narrow(selection, unit, conditions)
     unmet = () if view.count(unit, selection) else unmet_conditions(view, conditions, unit)
     return Question(
-        plain, rules.words(plain), rules.beside(plain), conditions, tuple(unmet), selection
+        plain, rules.words(plain), rules.second_words(plain), conditions, tuple(unmet), selection
     )
 
 

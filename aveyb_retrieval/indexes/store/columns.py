@@ -166,7 +166,7 @@ class _Columns:
             counts = bounds[:, 1] - bounds[:, 0]
             return numbers[ranges(bounds[:, 0], counts)], counts.reshape(-1, each).sum(axis=1)
 
-        kept = "\n".join(map(rules.kept.__getitem__, different)).split("\n")
+        kept = "\n".join(map(rules.split_runs.__getitem__, different)).split("\n")
         in_order, more = kept[0::3], kept[1::3]
         words = pa.array([*(f" {each}" for each in chain(in_order, more)), " "], pa.large_string())
         beside = np.array([bool(each) for each in more], np.bool_)

@@ -70,10 +70,10 @@ class Dataset:
         import lance
 
         with damage(path):
-            found = lance.dataset(
+            version_opened = lance.dataset(
                 address or str(path), version=version, session=session(path, version)
             )
-            opened = cls(path, key, found, before)
+            opened = cls(path, key, version_opened, before)
             opened._check_deletions()
         return opened
 
@@ -82,10 +82,13 @@ class Dataset:
         and raises here.
         """
         fragments = [
-            each for each in self._lance.get_fragments() if each.metadata.deletion_file is not None
+            fragment
+            for fragment in self._lance.get_fragments()
+            if fragment.metadata.deletion_file is not None
         ]
         named = {
-            self.path / "_deletions" / Path(str(each.deletion_file())).name for each in fragments
+            self.path / "_deletions" / Path(str(fragment.deletion_file())).name
+            for fragment in fragments
         }
         for file in named - self._deletions:
             if file.suffix == ".arrow":
@@ -123,8 +126,8 @@ class Dataset:
         """
         numbers = np.asarray(numbers, dtype=np.int64)
         stored, positions = self._positions
-        places, there = find_in(stored, numbers)
-        rows = positions[places[there]] if len(stored) else places[:0]
+        places, is_stored = find_in(stored, numbers)
+        rows = positions[places[is_stored]] if len(stored) else places[:0]
         return self._lance.take(rows.tolist(), columns=[self.key, *columns])
 
     @guarded
@@ -216,7 +219,9 @@ class Dataset:
         rows.
         """
         indexes = self._lance.describe_indices()
-        rows = {each.fragment_id: each.physical_rows for each in self._lance.get_fragments()}
+        rows = {
+            fragment.fragment_id: fragment.physical_rows for fragment in self._lance.get_fragments()
+        }
         covered = [
             {int(i) for s in described.segments for i in s.fragment_ids} for described in indexes
         ]
@@ -265,23 +270,23 @@ class Dataset:
 
     def files(self) -> set[str]:
         """All files that this version is made of, relative to the folder of the dataset."""
-        found = {f"_versions/{_manifest_name(self.path, self.version)}"}
+        paths = {f"_versions/{_manifest_name(self.path, self.version)}"}
         for fragment in self._lance.get_fragments():
             made_of = fragment.metadata
-            found.update(f"data/{each.path}" for each in made_of.files)
+            paths.update(f"data/{file.path}" for file in made_of.files)
             if made_of.deletion_file is not None:
-                found.add(f"_deletions/{Path(str(fragment.deletion_file())).name}")
+                paths.add(f"_deletions/{Path(str(fragment.deletion_file())).name}")
         for described in self._lance.describe_indices():
             for segment in described.segments:
                 folder = self.path / "_indices" / str(segment.uuid)
-                found.update(f"_indices/{segment.uuid}/{each.name}" for each in folder.iterdir())
-        return found
+                paths.update(f"_indices/{segment.uuid}/{file.name}" for file in folder.iterdir())
+        return paths
 
 
 def is_due(sizes: Sequence[int], *, whole: bool) -> bool:
     """Whether pieces of so many rows, which are not indexed yet, are to be indexed."""
-    many = len(sizes) >= MAX_SMALL_PIECES or sum(sizes) > MAX_UNINDEXED_ROWS
-    return many or (whole and bool(sizes))
+    is_large = len(sizes) >= MAX_SMALL_PIECES or sum(sizes) > MAX_UNINDEXED_ROWS
+    return is_large or (whole and bool(sizes))
 
 
 def last_tier(sizes: Sequence[int], rows: int) -> int:
@@ -312,7 +317,7 @@ def newer_versions(path: Path, version: int) -> list[Path]:
     left.
     """
     return [
-        found
-        for found in (path / "_versions").glob("*.manifest")
-        if found.stem.isdigit() and (1 << 64) - 1 - int(found.stem) > version
+        manifest
+        for manifest in (path / "_versions").glob("*.manifest")
+        if manifest.stem.isdigit() and (1 << 64) - 1 - int(manifest.stem) > version
     ]

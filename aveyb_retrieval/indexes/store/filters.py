@@ -207,10 +207,10 @@ class FilterCompiler(ABC):
         if operator == "$ne":
             return negate(self.equal(field, _scalar(field, operand)))
         if operator in ("$in", "$nin"):
-            found = self.one_of(
+            condition = self.one_of(
                 field, [_scalar(field, value) for value in _list(field, operator, operand)]
             )
-            return found if operator == "$in" else negate(found)
+            return condition if operator == "$in" else negate(condition)
         if operator in ("$exists", "$is_empty"):
             return self._presence(field, operator, operand)
         if operator == "$contains":
@@ -234,19 +234,23 @@ class FilterCompiler(ABC):
 
     def _elements(self, field: str, operator: object, operand: object) -> Condition:
         """The field is a list that has one (`$any`) or each of some values as elements."""
-        found = [
+        conditions = [
             self.equal(field, _scalar(field, value)) for value in _list(field, operator, operand)
         ]
-        some = join(" OR ", found, empty=NOTHING) if operator == "$any" else join(" AND ", found)
-        return join(" AND ", [self.is_list(field), some])
+        elements = (
+            join(" OR ", conditions, empty=NOTHING)
+            if operator == "$any"
+            else join(" AND ", conditions)
+        )
+        return join(" AND ", [self.is_list(field), elements])
 
     def _presence(self, field: str, operator: object, operand: object) -> Condition:
         if not isinstance(operand, bool):
             raise ConfigError(
                 f"filter: {operator} on {field!r} needs true or false, not {operand!r}"
             )
-        found = self.exists(field) if operator == "$exists" else self.is_empty(field)
-        return found if operand else negate(found)
+        condition = self.exists(field) if operator == "$exists" else self.is_empty(field)
+        return condition if operand else negate(condition)
 
 
 class _OwnFilters(FilterCompiler):
@@ -285,7 +289,7 @@ class LanceFilters(FilterCompiler):
                 f"coalesce(json_array_contains(metadata, {quoted(json_path(field))}, ''), false)"
             )
             return join(" OR ", [_as_text(field, "= '\"\"'"), Condition(element, ())])
-        return _some(field, "==", value)
+        return _element_matches(field, "==", value)
 
     def one_of(self, field: str, values: Sequence[Scalar]) -> Condition:
         parts = [self.equal(field, "")] if "" in values else []
@@ -296,21 +300,21 @@ class LanceFilters(FilterCompiler):
                 kinds.setdefault("number" if is_number(value) else type(value).__name__, []).append(
                     value
                 )
-        for some in kinds.values():
-            for start in range(0, len(some), 100):
+        for members in kinds.values():
+            for start in range(0, len(members), 100):
                 tests = " || ".join(
-                    f"({_test('==', value)})" for value in some[start : start + 100]
+                    f"({_test('==', value)})" for value in members[start : start + 100]
                 )
                 parts.append(_exists(f"{json_path(field)}[*] ? ({tests})"))
         return join(" OR ", parts, empty=NOTHING)
 
     def compare(self, field: str, operator: str, value: str | int | float) -> Condition:
         if value == "":
-            above = _some(field, ">=", "\0")  # every other text
+            above = _element_matches(field, ">=", "\0")  # every other text
             return {"<": NOTHING, "<=": self.equal(field, ""), ">": above}.get(
                 operator, join(" OR ", [above, self.equal(field, "")])
             )
-        return _some(field, operator, value)
+        return _element_matches(field, operator, value)
 
     def is_list(self, field: str) -> Condition:
         return _as_text(field, "LIKE '[%'")
@@ -346,7 +350,7 @@ def _exists(path: str) -> Condition:
     return Condition(f"json_exists(metadata, {quoted(path)})", ())
 
 
-def _some(field: str, operator: str, value: Scalar) -> Condition:
+def _element_matches(field: str, operator: str, value: Scalar) -> Condition:
     return _exists(f"{json_path(field)}[*] ? ({_test(operator, value)})")
 
 
@@ -363,13 +367,13 @@ def _test(operator: str, value: Scalar) -> str:
     if (rounded := int(float(value))) == value:
         return f"@ {operator} {value}"
     lower = rounded < value
-    beside = value - 1 if lower else value + 1
+    neighbor = value - 1 if lower else value + 1
     if operator == "==":
-        return f"@ == {value} && @ {'>' if lower else '<'} {beside}"
+        return f"@ == {value} && @ {'>' if lower else '<'} {neighbor}"
     turned = {("<", True): "<=", (">=", True): ">", ("<=", False): "<", (">", False): ">="}.get(
         (operator, lower)
     )
-    return f"@ {operator} {value}" if turned is None else f"@ {turned} {beside}"
+    return f"@ {operator} {value}" if turned is None else f"@ {turned} {neighbor}"
 
 
 def _as_text(field: str, test: str) -> Condition:
@@ -534,10 +538,10 @@ def no_such_field(tables: Tables, field: str) -> str | None:
     )
     near = next(iter(difflib.get_close_matches(field, names, 1)), None)
     hint = f"did you mean {near!r}? The" if near else "the"
-    shown = ", ".join(sorted(repr(name)[:_SHOWN] for name in names[:_NAMED])) + (
+    listed = ", ".join(sorted(repr(name)[:_SHOWN] for name in names[:_NAMED])) + (
         ", ..." if len(names) > _NAMED else ""
     )
-    return f"none has the field {field!r}; {hint} fields are {shown or 'none at all'}"
+    return f"none has the field {field!r}; {hint} fields are {listed or 'none at all'}"
 
 
 def _any(tables: Tables, condition: str) -> bool:

@@ -120,9 +120,9 @@ def identify(text: str, codes: Iterable[str] = NAMES) -> tuple[str, float]:
 class DocumentLanguages:
     """Says what documents are written in, batch by batch."""
 
-    def __init__(self, known: Mapping[str, int] | None = None) -> None:
+    def __init__(self, documents_by_language: Mapping[str, int] | None = None) -> None:
         """Take how many documents of each language there are already."""
-        self._counts = Counter(known or {})
+        self._counts = Counter(documents_by_language or {})
 
     @property
     def main(self) -> str:
@@ -208,13 +208,13 @@ class SeveralLanguages(Language):
 
     def words(self, query: str) -> list[str]:
         """See `Language.words`."""
-        asked = (Language.words(rules, query) for rules in self._of_question(query))
-        return list(dict.fromkeys(word for words in asked for word in words))
+        words_by_rules = (Language.words(rules, query) for rules in self._of_question(query))
+        return list(dict.fromkeys(word for words in words_by_rules for word in words))
 
-    def beside(self, query: str) -> list[str]:
-        """See `Language.beside`; what another language makes of the words is among them."""
-        asked = (Language.beside(rules, query) for rules in self._of_question(query))
-        return list(dict.fromkeys(word for words in asked for word in words))
+    def second_words(self, query: str) -> list[str]:
+        """See `Language.second_words`; what another language makes of the words is among them."""
+        words_by_rules = (Language.second_words(rules, query) for rules in self._of_question(query))
+        return list(dict.fromkeys(word for words in words_by_rules for word in words))
 
     def in_order(self, text: str) -> list[str]:
         """See `Language.in_order`, by the first of the languages that the text may be in."""
@@ -227,8 +227,8 @@ class SeveralLanguages(Language):
         def find(text: str) -> list[WordPlace]:
             places: dict[tuple[int, int], WordPlace] = {}
             for finder in finders:
-                for found in finder(text):
-                    places.setdefault((found.start, found.stop), found)
+                for place in finder(text):
+                    places.setdefault((place.start, place.stop), place)
             return [places[place] for place in sorted(places)]
 
         return find

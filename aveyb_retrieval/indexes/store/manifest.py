@@ -78,9 +78,9 @@ class IndexDirectory:
     holds_checked = False  # whether `hold` has checked the files of a version already
 
     def __init__(self, root: str | Path) -> None:
-        given = _path(root)
-        self.root = given.absolute()
-        self.place: str | Path = given
+        path = _path(root)
+        self.root = path.absolute()
+        self.place: str | Path = path
         self.pointer = self.root / "current"
         self.lock = self.root / "lock"
         self.journal = self.root / "journal.json"

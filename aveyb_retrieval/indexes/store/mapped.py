@@ -150,11 +150,11 @@ class MappedRows:
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Columns of all rows, batch by batch, of which all was checked."""
         for number, batch in enumerate(self._batches):
-            some = batch.select(list(columns))
+            selected = batch.select(list(columns))
             if not isinstance(self.source, LocalBytes):
-                some = self._brought(some, number)
-            some.validate(full=True)
-            yield some
+                selected = self._brought(selected, number)
+            selected.validate(full=True)
+            yield selected
 
     def fixed(self, column: str, rows: IntArray) -> np.ndarray:
         """Values of one width of rows `[n]`, as they are stored: `[n]` or, of lists, `[n, d]`."""

@@ -90,11 +90,11 @@ class ObjectStore:
                 " AWS_SECRET_ACCESS_KEY, and leave them out here"
             )
         if not parts.netloc or not parts.path.strip("/") or parts.query or parts.fragment:
-            shown = f"{parts.scheme}://{parts.netloc}{parts.path}" + "?..." * bool(
+            address_shown = f"{parts.scheme}://{parts.netloc}{parts.path}" + "?..." * bool(
                 parts.query or parts.fragment
             )
             raise ConfigError(
-                f"{shown}: not the address of an index; write it as {parts.scheme}://BUCKET/PATH"
+                f"{address_shown}: not the address of an index; write it as {parts.scheme}://BUCKET/PATH"
             )
         self.name = f"{parts.scheme}://{parts.netloc}/{parts.path.strip('/')}"
         self.remedy = f"copy a sound index there again (`aveyb-index copy GOOD {self.name}`)"
@@ -102,7 +102,7 @@ class ObjectStore:
             import obstore
             from obstore.store import from_url
         self._obstore = obstore
-        with self._told(""):
+        with self._errors_of(""):
             self._store = from_url(self.name, retry_config=_RETRIES)
 
     @classmethod
@@ -149,19 +149,21 @@ class ObjectStore:
         return self._put(name, data, dict(old))
 
     def _put(self, name: str, data: bytes, mode: Any) -> StoredObject | None:
-        errors, about = self._obstore.exceptions, {_HASH: hashlib.sha256(data).hexdigest()}
+        errors, attributes = self._obstore.exceptions, {_HASH: hashlib.sha256(data).hexdigest()}
 
         def put() -> StoredObject | None:
             try:
                 return StoredObject(
                     data,
-                    _mark(self._obstore.put(self._store, name, data, mode=mode, attributes=about)),
+                    _mark(
+                        self._obstore.put(self._store, name, data, mode=mode, attributes=attributes)
+                    ),
                 )
             except (errors.AlreadyExistsError, errors.PreconditionError):
                 # the answer to a first try may have been lost, and this one found what that had
                 # written
-                found = self.read(name)
-                return found if found is not None and found.data == data else None
+                stored = self.read(name)
+                return stored if stored is not None and stored.data == data else None
             except (NotImplementedError, errors.NotSupportedError):
                 raise self.unconditional() from None
 
@@ -188,10 +190,13 @@ class ObjectStore:
 
         A store may be late with it.
         """
-        found = self._tried(
-            "", lambda: [each for some in self._obstore.list(self._store) for each in some]
+        objects = self._tried(
+            "", lambda: [listed for batch in self._obstore.list(self._store) for listed in batch]
         )
-        return {each["path"]: (each["size"], each["last_modified"].timestamp()) for each in found}
+        return {
+            listed["path"]: (listed["size"], listed["last_modified"].timestamp())
+            for listed in objects
+        }
 
     def about(self, name: str) -> tuple[FileInfo, Mapping[str, str]] | None:
         """What is known of an object without reading it: its size, its hash where it says that, and
@@ -207,12 +212,12 @@ class ObjectStore:
 
         return self._tried(name, ask)
 
-    def fetch(self, wanted: Mapping[str, FileInfo], root: Path) -> None:
+    def fetch(self, listing: Mapping[str, FileInfo], root: Path) -> None:
         """Bring files below `root`, each whole, with the hash that is asked for, or not at all."""
         tag = f".{os.getpid()}-{threading.get_ident()}"
-        for folder in {(root / name).parent for name in wanted}:
+        for folder in {(root / name).parent for name in listing}:
             folder.mkdir(parents=True, exist_ok=True)
-        self._all(lambda name: self._fetch(name, wanted[name], root / name, tag), wanted)
+        self._all(lambda name: self._fetch(name, listing[name], root / name, tag), listing)
 
     def _fetch(self, name: str, info: FileInfo, path: Path, tag: str) -> None:
         temporary = path.with_name(f"{path.name}{tag}.tmp")
@@ -256,7 +261,7 @@ class ObjectStore:
             name, lambda: [bytes(b) for b in self._obstore.get_ranges(self._store, name, **options)]
         )
 
-    def send(self, root: Path, wanted: Mapping[str, FileInfo], check: Callable[..., None]) -> int:
+    def send(self, root: Path, listing: Mapping[str, FileInfo], check: Callable[..., None]) -> int:
         """Write files of `root` as objects, but those that are there with the same hash; return the
         bytes written.
 
@@ -264,14 +269,14 @@ class ObjectStore:
         store for that.
         """
         return sum(
-            self._all(lambda name: self._send(name, wanted[name], root / name, check), wanted)
+            self._all(lambda name: self._send(name, listing[name], root / name, check), listing)
         )
 
     def _send(self, name: str, info: FileInfo, path: Path, check: Callable[..., None]) -> int:
-        large, there = info.bytes > _MULTIPART, None
+        large, present = info.bytes > _MULTIPART, None
         if large or not self._tried(name, lambda: self._put_new(name, path, info, check)):
-            there = self.about(name)
-            if there is not None and there[0] == info:
+            present = self.about(name)
+            if present is not None and present[0] == info:
                 return 0
             check(True)  # after the mark was read: whoever takes the lease from now on changes it
             if large:
@@ -281,7 +286,7 @@ class ObjectStore:
                         self._store, name, path, attributes={_HASH: info.sha256}
                     ),
                 )
-            elif there is None or self.replace(name, path.read_bytes(), there[1]) is None:
+            elif present is None or self.replace(name, path.read_bytes(), present[1]) is None:
                 raise EngineError(
                     f"{self.name}/{name}: was changed meanwhile; run the same command again"
                 )
@@ -312,7 +317,7 @@ class ObjectStore:
         """
         for attempt in range(1, _TRIES):
             try:
-                with self._told(name):
+                with self._errors_of(name):
                     return ask()
             except EngineError as error:
                 cause = error.__cause__
@@ -321,11 +326,11 @@ class ObjectStore:
                 ) or "status code" in str(cause):
                     raise  # the client has tried again by itself where that may help
                 time.sleep(0.1 * attempt)
-        with self._told(name):
+        with self._errors_of(name):
             return ask()
 
     @contextmanager
-    def _told(self, name: str) -> Iterator[None]:
+    def _errors_of(self, name: str) -> Iterator[None]:
         """Turn an error of the store into one line of ours."""
         try:
             yield
@@ -371,8 +376,10 @@ class ObjectStore:
         return EngineError(f"{where}: the store failed ({reason}); run the same command again")
 
 
-def _mark(about: Mapping[str, Any]) -> dict[str, str]:
-    return {key: value for key in ("e_tag", "version") if (value := about.get(key)) is not None}
+def _mark(attributes: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        key: value for key in ("e_tag", "version") if (value := attributes.get(key)) is not None
+    }
 
 
 @lru_cache(maxsize=16)
@@ -413,14 +420,14 @@ class Lease:
     """A lease that this process holds."""
 
     def __init__(
-        self, store: ObjectStore, note: _Note, found: StoredObject, *, left_behind: bool
+        self, store: ObjectStore, note: _Note, stored_note: StoredObject, *, left_behind: bool
     ) -> None:
         self.number = note.number  # of the version that the holder may write
         self.left_behind = (
             left_behind  # whether the holder before did not end in order, and may have left objects
         )
         self.written = False  # whether this holder may have written something
-        self._store, self._note, self._found = store, note, found
+        self._store, self._note, self._stored_note = store, note, stored_note
         self._renewed, self._lost = time.monotonic(), False
         self._lock, self._ended = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._renew_all, name="renew-lease", daemon=True)
@@ -458,11 +465,11 @@ class Lease:
     def _renew(self) -> None:
         with self._lock:
             began, note = time.monotonic(), replace(self._note, renewed=self._note.renewed + 1)
-            found = self._store.replace(LEASE, note.to_bytes(), self._found.mark)
-            if found is None:
+            renewed_note = self._store.replace(LEASE, note.to_bytes(), self._stored_note.mark)
+            if renewed_note is None:
                 self._lost = True
             else:
-                self._note, self._found, self._renewed = note, found, began
+                self._note, self._stored_note, self._renewed = note, renewed_note, began
 
     def _release(self) -> None:
         self._ended.set()
@@ -472,7 +479,7 @@ class Lease:
         number = self._note.number if self.written else self._note.number - 1
         note = replace(self._note, renewed=self._note.renewed + 1, number=number, held=False)
         try:
-            self._store.replace(LEASE, note.to_bytes(), self._found.mark)
+            self._store.replace(LEASE, note.to_bytes(), self._stored_note.mark)
         except EngineError as error:
             logger.warning(
                 "%s: the lease could not be given back (%s); it ends by itself",
@@ -502,8 +509,8 @@ def _take(store: ObjectStore, copy: str, wait: float) -> Lease:
     holder = f"pid {os.getpid()} on {host} since {now}: {' '.join(sys.argv)[:200]}"
     mine = _Note(holder, host, copy, secrets.token_hex(16), 1)
     while True:
-        found = store.read(LEASE)
-        if found is None:
+        stored_note = store.read(LEASE)
+        if stored_note is None:
             if (made := store.create(LEASE, mine.to_bytes())) is not None:
                 other = {
                     key: '"0123456789abcdef0123456789abcdef"' if key == "e_tag" else "1"
@@ -518,36 +525,36 @@ def _take(store: ObjectStore, copy: str, wait: float) -> Lease:
                     raise store.unconditional()
                 return Lease(store, mine, made, left_behind=False)
             continue
-        there = _parse(store, found)
-        gone = there.held and (there.copy, there.host) == (copy, host)
+        other_note = _parse(store, stored_note)
+        is_ours = other_note.held and (other_note.copy, other_note.host) == (copy, host)
         since = _watched.get(store.name)
-        if since is None or since[0] != found.data:
-            since = _watched[store.name] = found.data, time.monotonic()
-        if not there.held or gone or time.monotonic() - since[1] > TAKEN:
-            note = replace(mine, number=there.number + 1)
-            if (made := store.replace(LEASE, note.to_bytes(), found.mark)) is not None:
+        if since is None or since[0] != stored_note.data:
+            since = _watched[store.name] = stored_note.data, time.monotonic()
+        if not other_note.held or is_ours or time.monotonic() - since[1] > TAKEN:
+            note = replace(mine, number=other_note.number + 1)
+            if (made := store.replace(LEASE, note.to_bytes(), stored_note.mark)) is not None:
                 _watched.pop(store.name, None)
-                if there.held:
+                if other_note.held:
                     logger.warning(
                         "%s: the previous writer did not end in order (%s)",
                         store.name,
-                        there.holder,
+                        other_note.holder,
                     )
-                return Lease(store, note, made, left_behind=there.held)
+                return Lease(store, note, made, left_behind=other_note.held)
             continue
         if (left := until - time.monotonic()) <= 0:
             raise IndexLockedError(
-                f"{store.name}: another writer is at work ({there.holder}), still after"
+                f"{store.name}: another writer is at work ({other_note.holder}), still after"
                 f" {wait:g} seconds; wait longer (wait=, --wait), or stop it and try again"
             )
         time.sleep(min(_LOOK, left))
 
 
-def _parse(store: ObjectStore, found: StoredObject) -> _Note:
+def _parse(store: ObjectStore, stored_note: StoredObject) -> _Note:
     import msgspec
 
     try:
-        return msgspec.json.decode(found.data, type=_Note)
+        return msgspec.json.decode(stored_note.data, type=_Note)
     except msgspec.DecodeError as error:
         raise IndexFormatError(
             f"{store.name}/{LEASE}: not a lease of this package ({error}); choose another"

@@ -85,10 +85,12 @@ class Cache:
         folder = os.environ.get("AVEYB_INDEX_CACHE") or Path(home, "aveyb-retrieval", "indexes")
         sizes = {}
         for name, default in (("LIMIT", 10 << 30), ("WHOLE", 256 << 20)):
-            given = os.environ.get(f"AVEYB_INDEX_CACHE_{name}") or str(default)
-            if not (given.isascii() and given.isdigit()):
-                raise ConfigError(f"AVEYB_INDEX_CACHE_{name}={given!r}: must be a number of bytes")
-            sizes[name.lower()] = int(given)
+            setting = os.environ.get(f"AVEYB_INDEX_CACHE_{name}") or str(default)
+            if not (setting.isascii() and setting.isdigit()):
+                raise ConfigError(
+                    f"AVEYB_INDEX_CACHE_{name}={setting!r}: must be a number of bytes"
+                )
+            sizes[name.lower()] = int(setting)
         return cls(Path(folder).absolute(), **sizes)
 
     def make_room(self, needed: int, keep: Path) -> None:
@@ -96,18 +98,18 @@ class Cache:
         what is in use.
         """
         copies = [
-            each
-            for each in self.folder.glob("*/*/")
-            if each.name == WRITING or (each / VERSIONS).is_dir()
+            copy
+            for copy in self.folder.glob("*/*/")
+            if copy.name == WRITING or (copy / VERSIONS).is_dir()
         ]
         seen, sizes = set[int](), dict[Path, int]()
-        for copy in sorted(copies, key=lambda each: (each != keep, -each.stat().st_mtime)):
-            found = [path.stat() for path in copy.rglob("*") if path.is_file()]
-            new = [each for each in found if each.st_ino not in seen]  # copies share files by links
+        for copy in sorted(copies, key=lambda copy: (copy != keep, -copy.stat().st_mtime)):
+            stats = [path.stat() for path in copy.rglob("*") if path.is_file()]
+            new = [stat for stat in stats if stat.st_ino not in seen]  # copies share files by links
             sizes[copy] = sum(
-                min(each.st_size, 512 * getattr(each, "st_blocks", 1 << 40)) for each in new
+                min(stat.st_size, 512 * getattr(stat, "st_blocks", 1 << 40)) for stat in new
             )
-            seen.update(each.st_ino for each in found)
+            seen.update(stat.st_ino for stat in stats)
         total = sum(sizes.values())
         for copy in reversed(sizes):
             if total + needed <= self.limit:
@@ -154,20 +156,23 @@ def _cache_errors(folder: Path) -> Iterator[None]:
 
 
 def bring(
-    store: ObjectStore, wanted: Mapping[str, FileInfo], root: Path, beside: Path | None = None
+    store: ObjectStore,
+    listing: Mapping[str, FileInfo],
+    root: Path,
+    linked_folder: Path | None = None,
 ) -> None:
     """Put files below `root`: those that another folder has by links to these, the others from the
     store.
     """
-    left = dict(wanted)
-    for name, info in wanted.items():
-        if beside is not None and not file_problems({name: info}, beside, full=True):
+    left = dict(listing)
+    for name, info in listing.items():
+        if linked_folder is not None and not file_problems({name: info}, linked_folder, full=True):
             path = root / name
             path.parent.mkdir(parents=True, exist_ok=True)
             temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
             temporary.unlink(missing_ok=True)
             try:
-                os.link(beside / name, temporary)
+                os.link(linked_folder / name, temporary)
             except OSError:  # a file system without links
                 continue
             temporary.replace(path)
@@ -221,24 +226,26 @@ class StoredDirectory(IndexDirectory):
         with _cache_errors(self.cache.folder), locked(self.base / "lock", _LOCK_SECONDS):
             manifest = self.read(name)
             # of a large index FAISS's files are brought here, and the small ones of the datasets
-            whole = self.address(manifest) is None
-            wanted = {
-                name: info for name, info in manifest.files.items() if whole or _WHOLE.match(name)
+            is_small = self.address(manifest) is None
+            local_files = {
+                name: info
+                for name, info in manifest.files.items()
+                if is_small or _WHOLE.match(name)
             }
-            known = self._checked.get(self.root, {})
-            new = {name: info for name, info in wanted.items() if known.get(name) != info}
+            checked = self._checked.get(self.root, {})
+            new = {name: info for name, info in local_files.items() if checked.get(name) != info}
             missing = file_problems(new, self.root)
             if missing:
-                self.cache.make_room(sum(wanted[name].bytes for name in missing), self.root)
+                self.cache.make_room(sum(local_files[name].bytes for name in missing), self.root)
                 bring(
                     self.store,
-                    {name: wanted[name] for name in missing},
+                    {name: local_files[name] for name in missing},
                     self.root,
                     self.base / WRITING,
                 )
-                note_checked(self.root, wanted, missing)
+                note_checked(self.root, local_files, missing)
             self._checked.clear()
-            self._checked[self.root] = wanted
+            self._checked[self.root] = local_files
             os.utime(self.root)
             held = hold_version(self.manifest(name))
             if missing:
@@ -257,22 +264,22 @@ class StoredDirectory(IndexDirectory):
         return True
 
     def problems(self, listing: Mapping[str, FileInfo]) -> dict[str, str]:
-        listed, found = self.store.listed() if listing else {}, {}
+        listed, problems = self.store.listed() if listing else {}, {}
         for name, info in listing.items():
             if (name in listed and listed[name][0] == info.bytes) or (
-                about := self.store.about(name)
+                stored := self.store.about(name)
             ) is None:
                 size = info.bytes if name in listed else None
             else:
-                size = about[0].bytes  # the list was late
+                size = stored[0].bytes  # the list was late
             if size != info.bytes:
                 what = (
                     "missing"
                     if size is None
                     else f"{size:,} bytes, the manifest says {info.bytes:,}"
                 )
-                found[name] = f"{self.name}/{name}: {what}; {self.store.remedy}"
-        return found
+                problems[name] = f"{self.name}/{name}: {what}; {self.store.remedy}"
+        return problems
 
     @contextmanager
     def writing(self, wait: float) -> Iterator[IndexDirectory]:
@@ -314,14 +321,14 @@ def read_stored(store: ObjectStore, name: str, path: Path) -> Manifest:
         with contextlib.suppress(IndexFormatError):
             return Manifest.read(path)
     where = f"{store.name}/{VERSIONS}/{path.name}"
-    found = store.read(f"{VERSIONS}/{path.name}")
-    if found is None:
+    listing = store.read(f"{VERSIONS}/{path.name}")
+    if listing is None:
         raise IndexFormatError(
             f"{where}: missing, so this is no complete version of an index; restore it from a copy"
             " or build the index again"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_atomic(path, found.data, tag=f".{os.getpid()}")
+    files.write_atomic(path, listing.data, tag=f".{os.getpid()}")
     try:
         return Manifest.read(path)
     except IndexFormatError as error:
@@ -343,11 +350,11 @@ class _WriteCopy(IndexDirectory):
     def begin(self) -> None:
         """Make the copy what is in the store, which another machine may have changed."""
         store, self.least_number = self._place.store, self._lease.number
-        self._pointer = found = store.read(CURRENT)
+        self._pointer = pointer = store.read(CURRENT)
         name = (
             None
-            if found is None
-            else parse_pointer(found.data, f"{self.name}/{CURRENT}", self.name)
+            if pointer is None
+            else parse_pointer(pointer.data, f"{self.name}/{CURRENT}", self.name)
         )
         try:
             local = self.current()
@@ -367,9 +374,9 @@ class _WriteCopy(IndexDirectory):
             return
         self._lease.claim(number_of(name) + 1)
         self.least_number = self._lease.number
-        known: Mapping[str, FileInfo] = {}
+        local_files: Mapping[str, FileInfo] = {}
         with contextlib.suppress(IndexFormatError):
-            known = {} if local is None else self.read(local).files
+            local_files = {} if local is None else self.read(local).files
         path = self.manifest(name)
         if local != name:
             # of that name an earlier holder of the lease may have made another
@@ -380,8 +387,10 @@ class _WriteCopy(IndexDirectory):
             logger.warning("%s", error)
             super().publish(name)
             return
-        same = {each: info for each, info in manifest.files.items() if known.get(each) == info}
-        other = {each: info for each, info in manifest.files.items() if each not in same}
+        same = {
+            file: info for file, info in manifest.files.items() if local_files.get(file) == info
+        }
+        other = {file: info for file, info in manifest.files.items() if file not in same}
         wrong = [
             *file_problems(same, self.root, full=False),
             *file_problems(other, self.root, full=True),
@@ -390,11 +399,11 @@ class _WriteCopy(IndexDirectory):
         with _cache_errors(self._place.cache.folder):
             if wrong:
                 self._place.cache.make_room(
-                    sum(manifest.files[each].bytes for each in wrong), self.root
+                    sum(manifest.files[file].bytes for file in wrong), self.root
                 )
             bring(
                 store,
-                {each: manifest.files[each] for each in wrong},
+                {file: manifest.files[file] for file in wrong},
                 self.root,
                 self._place.base / build,
             )
@@ -426,13 +435,13 @@ def send_version(
     manifest: Manifest,
     root: Path,
     pointer: StoredObject | None,
-    there: Mapping[str, FileInfo],
+    present_files: Mapping[str, FileInfo],
     lease: Lease,
 ) -> int:
     """Make a version of `root` visible in a store, where `pointer` was `current`; return the bytes
     that were sent.
     """
-    new = {name: info for name, info in manifest.files.items() if there.get(name) != info}
+    new = {name: info for name, info in manifest.files.items() if present_files.get(name) != info}
     sent = store.send(root, new, lease.check)
     listing = f"{VERSIONS}/{manifest.name}.json"
     store.send(root, {listing: files.hash_file(root / listing)}, lease.check)
@@ -465,14 +474,14 @@ def clean_store(store: ObjectStore, manifest: Manifest, lease: Lease) -> None:
         own = f"{VERSIONS}/{manifest.name}.json"
         if own not in times:  # a listing that is behind
             return
-        kept, following = {own, *manifest.files}, times[own]
-        for name, written in sorted(times.items(), key=lambda each: (-each[1], each[0])):
+        used, following = {own, *manifest.files}, times[own]
+        for name, written in sorted(times.items(), key=lambda entry: (-entry[1], entry[0])):
             if name != own and times[own] - following < KEPT_SECONDS:
-                found = store.read(name)
-                kept |= {name, *(json.loads(found.data)["files"] if found is not None else ())}
+                listing = store.read(name)
+                used |= {name, *(json.loads(listing.data)["files"] if listing is not None else ())}
             following = written
         doomed = [
-            name for name in listed if name.startswith((*FOLDERS, VERSIONS)) and name not in kept
+            name for name in listed if name.startswith((*FOLDERS, VERSIONS)) and name not in used
         ]
         lease.check(sure=True)
         store.remove([name for name in doomed if not _is_newer(name, manifest)])
@@ -505,18 +514,18 @@ def open_directory(root: str | Path | IndexDirectory, *, whole: bool = True) -> 
 
 def delete_unused(index_dir: IndexDirectory, visible: str) -> None:
     """Delete all files that neither the visible version nor one that somebody reads is made of."""
-    kept = set[str]()
+    used = set[str]()
     for name in index_dir.versions():
         path = index_dir.manifest(name)
         if name == visible or is_read(path):
-            kept.add(f"{VERSIONS}/{path.name}")
-            kept.update(Manifest.read(path).files)
+            used.add(f"{VERSIONS}/{path.name}")
+            used.update(Manifest.read(path).files)
     for folder in (*FOLDERS, VERSIONS):
         for parent, _, names in os.walk(index_dir.root / folder):
             inside = os.path.relpath(parent, index_dir.root)
             for name in names:
                 stem, suffix = os.path.splitext(name)  # a Path for each costs more than it  # noqa: PTH122
-                if f"{inside}/{stem if suffix in IN_PARTS else name}" not in kept:
+                if f"{inside}/{stem if suffix in IN_PARTS else name}" not in used:
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(os.path.join(parent, name))  # a Path for each costs more than it  # noqa: PTH108, PTH118
 

@@ -93,8 +93,8 @@ class WordLists:
                 held["count"] = counts
                 held["length"] = part.lengths[rows]
                 lists.append(held)
-        found = np.concatenate(lists)
-        return found[keep(found["number"])]
+        postings = np.concatenate(lists)
+        return postings[keep(postings["number"])]
 
     def counted(self, keep: Keep) -> tuple[int, int]:
         """How many rows with words there are of those that `keep` says true of, and how many words
@@ -102,7 +102,9 @@ class WordLists:
         """
         lengths = [part.lengths[keep(part.numbers)] for part in self.parts]
         lengths.append(self.fresh.lengths[keep(self.fresh.numbers)])
-        return sum(map(len, lengths)), sum(int(some.sum(dtype=np.int64)) for some in lengths)
+        return sum(map(len, lengths)), sum(
+            int(part_lengths.sum(dtype=np.int64)) for part_lengths in lengths
+        )
 
     def best(self, words: Sequence[str], k: int, keep: Keep) -> tuple[IntArray, FloatArray]:
         """The `k` best rows by BM25, of those that `keep` says true of: numbers `[m]` and scores
@@ -239,5 +241,8 @@ def bm25(
     first = np.flatnonzero(np.diff(numbers, prepend=-2))
     if not len(first):
         return numbers, np.empty(0)
-    scores, there = np.add.reduceat(worth[order], first), np.add.reduceat(sign[order], first) > 0
-    return numbers[first][there], scores[there]
+    scores, is_scored = (
+        np.add.reduceat(worth[order], first),
+        np.add.reduceat(sign[order], first) > 0,
+    )
+    return numbers[first][is_scored], scores[is_scored]

@@ -164,8 +164,8 @@ class RowTable:
         for owner in np.unique(owners[owners >= 0]).tolist():
             places = np.flatnonzero(owners == owner)
             rows = find_rows(files[owner].numbers, numbers[places])
-            there = rows >= 0
-            yield files[owner], rows[there], places[there]
+            is_here = rows >= 0
+            yield files[owner], rows[is_here], places[is_here]
 
     def _stored(self, numbers: IntArray) -> Iterator[FoundRows]:
         """What `_find` yields, or an error if there never was a row of one of them."""
@@ -194,12 +194,12 @@ class RowTable:
         """
         numbers = np.asarray(numbers, dtype=np.int64)
         numbers = numbers[self.alive(numbers)]
-        found = [*self._find(numbers)]
-        if sum(len(rows) for _, rows, _ in found) < len(numbers):
+        parts = [*self._find(numbers)]
+        if sum(len(rows) for _, rows, _ in parts) < len(numbers):
             numbers = numbers[self.has(numbers)]
-            found = [*self._find(numbers)]
+            parts = [*self._find(numbers)]
         names = [self.key, *(name for name in columns if name != self.key)]
-        made = [numbers, *(self._column(name, found, len(numbers)) for name in names[1:])]
+        made = [numbers, *(self._column(name, parts, len(numbers)) for name in names[1:])]
         schema = pa.schema([self.schema.field(name) for name in names])
         arrays = [
             _as_arrow(values, schema.field(name).type)
@@ -208,13 +208,13 @@ class RowTable:
         return pa.Table.from_arrays(arrays, schema=schema)
 
     def _column(
-        self, name: str, found: Sequence[FoundRows], count: int
+        self, name: str, parts: Sequence[FoundRows], count: int
     ) -> np.ndarray | list[bytes]:
         kind = self.schema.field(name).type
         if pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
-            return _texts(name, found, count)
+            return _texts(name, parts, count)
         empty = _empty(kind, count)
-        for file, rows, places in found:
+        for file, rows, places in parts:
             empty[places] = file.fixed(name, rows)
         return empty
 
@@ -235,9 +235,9 @@ class RowTable:
         """
         for batch in self._guarded(file.batches(columns)):
             numbers = batch.column(0).to_numpy()
-            kept = self.alive(numbers) & (numbers >= low)
+            is_alive = self.alive(numbers) & (numbers >= low)
             table = pa.Table.from_batches([batch])
-            yield table if kept.all() else table.filter(pa.array(kept))
+            yield table if is_alive.all() else table.filter(pa.array(is_alive))
 
     def _guarded(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Batches of a file, whose damage is told as such."""
@@ -273,19 +273,19 @@ class RowTable:
             for file, rows, places in self._stored(numbers):
                 order = np.argsort(rows, kind="stable")
                 for start in range(0, len(rows), size):
-                    some = order[start : start + size]
-                    yield numbers[places[some]], file.block(VECTOR, rows[some], out[: len(some)])
+                    block = order[start : start + size]
+                    yield numbers[places[block]], file.block(VECTOR, rows[block], out[: len(block)])
 
     @guarded
     def spans(self, numbers: IntArray, column: str | None = None) -> tuple[IntArray, list[bytes]]:
         """The columns `SPAN`, `[n, 2]`, of numbers `[n]`, as `vectors` reads its own; and one of
         texts, in UTF-8.
         """
-        out, found = np.empty((len(numbers), 2), np.int64), [*self._stored(numbers)]
-        for file, rows, places in found:
+        out, parts = np.empty((len(numbers), 2), np.int64), [*self._stored(numbers)]
+        for file, rows, places in parts:
             for side, name in enumerate(SPAN):
                 out[places, side] = file.fixed(name, rows)
-        return out, _texts(column, found, len(numbers)) if column else [b""] * len(numbers)
+        return out, _texts(column, parts, len(numbers)) if column else [b""] * len(numbers)
 
     # --- words -----------------------------------------------------------------------------------
 
@@ -326,8 +326,8 @@ class RowTable:
 
         Some rows may be deleted.
         """
-        found = [self._holding(phrase, column) for phrase in dict.fromkeys(map(tuple, phrases))]
-        return np.unique(np.concatenate([np.empty(0, np.int64), *found]))
+        matches = [self._holding(phrase, column) for phrase in dict.fromkeys(map(tuple, phrases))]
+        return np.unique(np.concatenate([np.empty(0, np.int64), *matches]))
 
     def _holding(self, phrase: Sequence[str], column: str) -> IntArray:
         """Rows that hold all words of a phrase and, of several words, these one after another."""
@@ -341,13 +341,13 @@ class RowTable:
             numbers = np.intersect1d(numbers, other, assume_unique=True)
         if len(phrase) == 1:
             return numbers
-        sought, found = f" {' '.join(phrase)} ".encode(), [np.empty(0, np.int64)]
+        sought, matches = f" {' '.join(phrase)} ".encode(), [np.empty(0, np.int64)]
         for file, rows, places in self._find(numbers):
             for start in range(0, len(rows), _PHRASE_ROWS):
                 texts = file.texts(column, rows[start : start + _PHRASE_ROWS])
                 holds = [sought in text for text in texts]
-                found.append(numbers[places[start : start + _PHRASE_ROWS]][holds])
-        return np.concatenate(found)
+                matches.append(numbers[places[start : start + _PHRASE_ROWS]][holds])
+        return np.concatenate(matches)
 
     @guarded
     def vocabulary(self, column: str = WORDS) -> Vocabulary:
@@ -391,14 +391,14 @@ class RowTable:
         """Write some pieces as one, without the rows of documents that are not there any more."""
         merged = self.pieces[place : place + count]
         files = self._files[place : place + count]
-        kept = sum(int(self.alive(file.numbers).sum()) for file in files)
+        live_rows = sum(int(self.alive(file.numbers).sum()) for file in files)
 
         def tables() -> Iterator[pa.Table]:
             for file in files:
                 yield from self._living(file, self.schema.names)
 
         first, stop = merged[0].first, merged[-1].stop
-        self._write(tables(), first, stop, kept, new, place=place, replaced=count)
+        self._write(tables(), first, stop, live_rows, new, place=place, replaced=count)
 
     def _write(
         self,
@@ -465,7 +465,7 @@ class WordIndex:
     @cached_property
     def _fresh(self) -> dict[int, Counter[str]]:
         """How often each row that is in no part has its words, by number."""
-        found = dict[int, Counter[str]]()
+        counts_by_number = dict[int, Counter[str]]()
         for rows in self._table.batches([self._table.key, self._column], self.stop):
             numbers = rows[self._table.key].to_pylist()
             new = [place for place, number in enumerate(numbers) if number not in self._counted]
@@ -473,9 +473,11 @@ class WordIndex:
             counted = dict(zip((numbers[place] for place in new), texts, strict=True))
             for number in numbers:
                 text = counted.get(number)
-                found[number] = self._counted[number] if text is None else Counter(text.split())
-        self._counted = found
-        return found
+                counts_by_number[number] = (
+                    self._counted[number] if text is None else Counter(text.split())
+                )
+        self._counted = counts_by_number
+        return counts_by_number
 
     def settle(self, new: NewFiles, *, whole: bool) -> None:
         """Take rows that are in no part into one, if that is due, and merge the last parts."""
@@ -499,8 +501,8 @@ class WordIndex:
 
     def _write(self, merged: int, new: NewFiles) -> None:
         """Write the last `merged` parts, and the rows that are in none, as one part."""
-        table, kept = self._table, self.parts[: len(self.parts) - merged]
-        old = self.parts[len(kept) :]
+        table, first_parts = self._table, self.parts[: len(self.parts) - merged]
+        old = self.parts[len(first_parts) :]
         texts = (
             (rows[table.key].to_numpy(), rows[self._column].combine_chunks())
             for rows in table.batches([table.key, self._column], self.stop)
@@ -508,12 +510,12 @@ class WordIndex:
         made = make_part(texts)
         if old:
             made = merge_parts([*(self._open(part.file) for part in old), made], table.alive)
-        first = kept[-1].stop if kept else 0
+        first = first_parts[-1].stop if first_parts else 0
         stop = max(table.pieces[-1].stop if table.pieces else 0, self.stop, first)
         rows = sum(table.indexed_from(self.stop)) + sum(part.rows for part in old)
         name = new.new_name(WORD_LISTS)
         new.wrote(name, made.write(table.root / name))
-        self.parts = (*kept, Piece(name, first, stop, rows))
+        self.parts = (*first_parts, Piece(name, first, stop, rows))
         self.moved()
 
     def moved(self) -> None:
@@ -522,26 +524,26 @@ class WordIndex:
             self.__dict__.pop(name, None)
 
 
-def _texts(name: str, found: Sequence[FoundRows], count: int) -> list[bytes]:
+def _texts(name: str, parts: Sequence[FoundRows], count: int) -> list[bytes]:
     """A column of texts in UTF-8, `count` of them."""
     texts = [b""] * count
-    for file, rows, places in found:
+    for file, rows, places in parts:
         for place, text in zip(places.tolist(), file.texts(name, rows), strict=True):
             texts[place] = text
     return texts
 
 
-def find_rows(numbers: IntArray, wanted: IntArray) -> IntArray:
+def find_rows(numbers: IntArray, sought_numbers: IntArray) -> IntArray:
     """The places of numbers `[n]` among ascending ones; -1 if they are not there."""
-    begins = np.ones(len(wanted), np.bool_)  # of runs, which mostly are runs here, too
-    np.not_equal(wanted[1:], wanted[:-1] + 1, out=begins[1:])
+    begins = np.ones(len(sought_numbers), np.bool_)  # of runs, which mostly are runs here, too
+    np.not_equal(sought_numbers[1:], sought_numbers[:-1] + 1, out=begins[1:])
     first = np.flatnonzero(begins)
-    shift = np.searchsorted(numbers, wanted[first]) - first
+    shift = np.searchsorted(numbers, sought_numbers[first]) - first
     last = len(numbers) - 1
-    rows = np.minimum(np.arange(len(wanted)) + shift[np.cumsum(begins) - 1], last)
-    if len(others := np.flatnonzero(numbers[rows] != wanted)):
-        rows[others] = np.minimum(np.searchsorted(numbers, wanted[others]), last)
-    return np.where(numbers[rows] == wanted, rows, -1)
+    rows = np.minimum(np.arange(len(sought_numbers)) + shift[np.cumsum(begins) - 1], last)
+    if len(irregular := np.flatnonzero(numbers[rows] != sought_numbers)):
+        rows[irregular] = np.minimum(np.searchsorted(numbers, sought_numbers[irregular]), last)
+    return np.where(numbers[rows] == sought_numbers, rows, -1)
 
 
 def _empty(kind: pa.DataType, count: int) -> np.ndarray:

@@ -128,8 +128,8 @@ class StoredPassages:
         """The rows `[m]` of passages by their numbers `[m]`; -1 for those that are not
         among these.
         """
-        places, there = find_in(self.numbers, numbers)
-        return np.where(there, places, -1)
+        places, is_present = find_in(self.numbers, numbers)
+        return np.where(is_present, places, -1)
 
     def take(self, rows: IntArray) -> StoredPassages:
         """Those in some rows, ascending."""
@@ -182,15 +182,15 @@ def held_words(texts: Sequence[bytes], words: Sequence[str]) -> BoolArray:
     starts = starts[alike]
     beginnings = following[starts] & FIRST_BYTES.take(np.minimum(sizes[alike], 8))
     for column, word in enumerate(encoded):
-        found = starts[beginnings == int.from_bytes(word[:8], "little")]
+        matches = starts[beginnings == int.from_bytes(word[:8], "little")]
         for at in range(8, len(word), 8):
             part = word[at : at + 8]
-            found = found[
-                following[found + at] & FIRST_BYTES[len(part)] == int.from_bytes(part, "little")
+            matches = matches[
+                following[matches + at] & FIRST_BYTES[len(part)] == int.from_bytes(part, "little")
             ]
         # every text begins and ends with a blank of its own, so that no word goes over from one to
         # the next
-        held[np.searchsorted(ends, found, side="right"), column] = True
+        held[np.searchsorted(ends, matches, side="right"), column] = True
     return held
 
 
@@ -371,13 +371,13 @@ class Tables:
         """Number and content digest of documents by their ids; those that are not there are left
         out.
         """
-        wanted = list(dict.fromkeys(ids))
-        found: dict[str, tuple[int, bytes]] = {}
-        for start in range(0, len(wanted), 1024):
-            listed = ",".join(quoted(name) for name in wanted[start : start + 1024])
+        unique_ids = list(dict.fromkeys(ids))
+        documents_by_id: dict[str, tuple[int, bytes]] = {}
+        for start in range(0, len(unique_ids), 1024):
+            listed = ",".join(quoted(name) for name in unique_ids[start : start + 1024])
             rows = self.documents.scan(["doc", "id", "digest"], f"id IN ({listed})")
-            found |= {row["id"]: (row["doc"], row["digest"]) for row in rows.to_pylist()}
-        return found
+            documents_by_id |= {row["id"]: (row["doc"], row["digest"]) for row in rows.to_pylist()}
+        return documents_by_id
 
     def edits(self, docs: Iterable[int]) -> dict[str, Edits]:
         """What people set in the metadata of documents `docs`, by id; those without are
@@ -416,11 +416,11 @@ class Tables:
             *(_TITLE if "title" in parts else ()),
             *(["metadata"] if "metadata" in parts else []),
         ]
-        found = {}
+        documents = {}
         for row in self.documents.take(numbers, columns).to_pylist():
             metadata = self._metadata(row) if "metadata" in parts else {}
             origin = self._origin(row) if "title" in parts else None
-            found[row["doc"]] = StoredDocument(
+            documents[row["doc"]] = StoredDocument(
                 row["doc"],
                 row["id"],
                 row.get("title", ""),
@@ -430,9 +430,13 @@ class Tables:
                 keywords=row.get("keywords") or "",
             )
         if "text" not in parts:
-            return found
+            return documents
         texts = {row["doc"]: row["text"] for row in self.texts.take(numbers, ["text"]).to_pylist()}
-        return {doc: each._replace(text=texts[doc]) for doc, each in found.items() if doc in texts}
+        return {
+            doc: document._replace(text=texts[doc])
+            for doc, document in documents.items()
+            if doc in texts
+        }
 
     def _metadata(self, row: Mapping[str, Any]) -> dict[str, Any]:
         try:
@@ -517,27 +521,27 @@ class Tables:
 
     def passage_counts(self, docs: IntArray) -> IntArray:
         """How many passages documents `[n]` have, `[n]`; 0 for those that are not there."""
-        found, counts = self._counts(docs)
-        return np.where(found, counts, 0)
+        is_present, counts = self._counts(docs)
+        return np.where(is_present, counts, 0)
 
     def passage_numbers(self, docs: Sequence[int] | IntArray) -> IntArray:
         """Numbers of the passages of some documents, `[n]`, ascending; documents that are not there
         have none.
         """
-        wanted = np.asarray(docs, dtype=np.int64)
-        if (np.diff(wanted) <= 0).any():  # those of a selection ascend
-            wanted = np.unique(wanted)
-        return expand_passages(np.stack([wanted, self.passage_counts(wanted)], axis=1))
+        numbers = np.asarray(docs, dtype=np.int64)
+        if (np.diff(numbers) <= 0).any():  # those of a selection ascend
+            numbers = np.unique(numbers)
+        return expand_passages(np.stack([numbers, self.passage_counts(numbers)], axis=1))
 
     def _counts(self, docs: IntArray) -> tuple[BoolArray, IntArray]:
         """Whether documents `[n]` are there, and how many passages they have (of others: any
         number).
         """
-        known, counts = self.documents.held
-        if not len(known):
+        stored_docs, counts = self.documents.held
+        if not len(stored_docs):
             return np.zeros(len(docs), dtype=bool), np.zeros(len(docs), dtype=np.int64)
-        places, there = find_in(known, docs)
-        return there, counts[places]
+        places, is_present = find_in(stored_docs, docs)
+        return is_present, counts[places]
 
     def read_passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
         """Fetch passages `[n]` by number, with which of some words they hold; those that are not
@@ -564,22 +568,22 @@ class Tables:
 
     def read_shown(self, numbers: Sequence[int]) -> dict[int, ShownPassage]:
         """What is shown of passages, by number; those that are not there are left out."""
-        wanted = np.array(numbers, np.int64)
-        wanted = wanted[self.live("passage", wanted)]
+        live_numbers = np.array(numbers, np.int64)
+        live_numbers = live_numbers[self.live("passage", live_numbers)]
 
         def column(name: str) -> tuple[list[list[int]], list[str]]:
-            spans, texts = self.passages.spans(wanted, name)
+            spans, texts = self.passages.spans(live_numbers, name)
             with damage(self.passages.path):
                 return spans.tolist(), [text.decode() for text in texts]
 
         @cache  # a request, where the index is in an object store
         def headings() -> dict[int, str]:
-            return dict(zip(wanted.tolist(), column("heading")[1], strict=True))
+            return dict(zip(live_numbers.tolist(), column("heading")[1], strict=True))
 
-        found = zip(wanted.tolist(), *column("text"), strict=True)
+        rows = zip(live_numbers.tolist(), *column("text"), strict=True)
         return {
             n: ShownPassage(text, partial(lambda n: headings()[n], n), (a, b))
-            for n, (a, b), text in found
+            for n, (a, b), text in rows
         }
 
     # --- words -----------------------------------------------------------------------------------
@@ -595,8 +599,8 @@ class Tables:
         """Vectors `[n, d]` float32 of documents or passages, in the order of their
         numbers `[n]`.
         """
-        found, rows = self.live_vectors(kind, numbers)
-        self.check_all(kind, numbers, found)
+        live_numbers, rows = self.live_vectors(kind, numbers)
+        self.check_all(kind, numbers, live_numbers)
         return rows
 
     def live_vectors(self, kind: Kind, numbers: IntArray) -> tuple[IntArray, FloatArray]:
@@ -643,10 +647,10 @@ class Tables:
         live, counts = self._counts(numbers >> PASSAGE_BITS)
         return live & (numbers & (MAX_PASSAGES - 1) < counts)
 
-    def check_all(self, kind: Kind, wanted: IntArray, found: IntArray) -> None:
+    def check_all(self, kind: Kind, numbers: IntArray, live_numbers: IntArray) -> None:
         """Raise IndexFormatError where some of the wanted documents or passages were not found."""
-        if not np.array_equal(wanted, found):
-            missing = np.setdiff1d(wanted, found)
+        if not np.array_equal(numbers, live_numbers):
+            missing = np.setdiff1d(numbers, live_numbers)
             raise IndexFormatError(
                 f"{self.root}: the index has {kind} number {missing[:1]}, which is not stored; run"
                 f" `aveyb-index verify {self.root}`"
@@ -689,37 +693,39 @@ def count_values(tables: Tables, field: str, where: Filter) -> list[tuple[Scalar
     """
     column = OWN.get(field) or f"json_extract(metadata, {quoted(json_path(field))})"
     rows = tables.documents.scan({"value": column}, compile_filter(where).sql)
-    found: Counter[tuple[bool, Scalar]] = Counter()
-    for each in rows["value"].value_counts().to_pylist():
-        text, count = each["values"], each["counts"]
+    counts: Counter[tuple[bool, Scalar]] = Counter()
+    for counted in rows["value"].value_counts().to_pylist():
+        text, count = counted["values"], counted["counts"]
         value = text if field in OWN or text is None else json.loads(text)
         items = value if isinstance(value, list) else [value]
         # true is equal to 1 in Python alone
         scalars = {
             (isinstance(item, bool), item) for item in items if isinstance(item, (str, int, float))
         }
-        found.update(dict.fromkeys(scalars, count))
-        if len(found) > MOST_COUNTED:
+        counts.update(dict.fromkeys(scalars, count))
+        if len(counts) > MOST_COUNTED:
             raise ConfigError(
                 f"the field {field!r} has more than {MOST_COUNTED:,} values; choose another"
                 " field, or a filter that selects fewer documents"
             )
     if (
-        not found
+        not counts
         and field not in OWN
-        and (told := no_such_field(tables, field))
+        and (reason := no_such_field(tables, field))
         and len(tables.documents)
     ):
-        raise ConfigError(f"no document can be counted: {told}")
-    return most_frequent((value, count) for (_, value), count in found.items())
+        raise ConfigError(f"no document can be counted: {reason}")
+    return most_frequent((value, count) for (_, value), count in counts.items())
 
 
 def most_frequent(counted: Iterable[tuple[Scalar, int]]) -> list[tuple[Scalar, int]]:
     """Add up counts of values, the most frequent first."""
-    found: Counter[tuple[bool, Scalar]] = Counter()
+    totals: Counter[tuple[bool, Scalar]] = Counter()
     for value, count in counted:
-        found[isinstance(value, bool), value] += count
-    best = sorted(found.items(), key=lambda each: (-each[1], isinstance(each[0][1], str), each[0]))
+        totals[isinstance(value, bool), value] += count
+    best = sorted(
+        totals.items(), key=lambda entry: (-entry[1], isinstance(entry[0][1], str), entry[0])
+    )
     return [(value, count) for (_, value), count in best]
 
 

@@ -141,27 +141,31 @@ class WordSet:
         letters = np.array(sorted(map(ord, places)), np.int64)
         masks = np.array([places[spelled] for spelled in sorted(places)], np.uint64)
         every, end = np.uint64((2 << len(word)) - 1), np.uint64(1 << len(word))
-        one = np.uint64(1)
+        first_bit = np.uint64(1)
         starts, stops = np.zeros(1, np.int64), np.full(1, len(self), np.int64)
         letter, left = np.zeros(1, np.int64), np.zeros(1, np.int64)
         states = np.array([[(2 << n) - 1] for n in range(edits + 1)], np.uint64) & every
         depth = 0
         while len(starts) and len(self):
-            whole = self.offsets[starts + 1] - self.offsets[starts] == depth
-            fits = whole & (left == 0) & (states & end).any(axis=0)
+            is_whole_word = self.offsets[starts + 1] - self.offsets[starts] == depth
+            fits = is_whole_word & (left == 0) & (states & end).any(axis=0)
             yield from starts[fits].tolist()
-            source, byte, child_starts, child_stops = self._children(starts + whole, stops, depth)
+            source, byte, child_starts, child_stops = self._children(
+                starts + is_whole_word, stops, depth
+            )
             begun = left[source] == 0
             more = (byte >= 0xC0).astype(np.int64) + (byte >= 0xE0) + (byte >= 0xF0)
             left = np.where(begun, more, left[source] - 1)  # bytes that a letter goes on for
             first_bits = byte & np.where(more, 0x3F >> more, 0x7F)
             letter = np.where(begun, first_bits, letter[source] << 6 | byte & 0x3F)
-            known, is_known = find_in(letters, letter)
-            mask = np.where(is_known, masks[known], np.uint64(0))
+            letter_rows, is_known = find_in(letters, letter)
+            mask = np.where(is_known, masks[letter_rows], np.uint64(0))
             moved, before, after = states[:, source], np.uint64(0), np.uint64(0)
             for row in moved:  # the letter fits | is added | replaced | one of the word is left out
                 state = row.copy()
-                after = (state << one & mask | before | before << one | after << one) & every
+                after = (
+                    state << first_bit & mask | before | before << first_bit | after << first_bit
+                ) & every
                 row[left == 0], before = after[left == 0], state
             alive = np.flatnonzero(moved[-1])
             starts, stops = child_starts[alive], child_stops[alive]

@@ -107,7 +107,7 @@ class WordPart:
         stop = int(self.words.stops[place])
         start = int(self.words.stops[place - 1]) if place else 0
         rows, counts = self.rows[start:stop], self.counts[start:stop]
-        rows, counts = (_brought(self.source, some, self.base) for some in (rows, counts))
+        rows, counts = (_brought(self.source, run, self.base) for run in (rows, counts))
         if len(rows) != stop - start or (len(rows) and int(rows[-1]) >= len(self.numbers)):
             raise ValueError("a list of rows that are none")
         return rows, counts
@@ -174,10 +174,10 @@ def make_part(texts: Iterable[tuple[IntArray, pa.LargeStringArray]]) -> WordPart
     """
     dictionary, runs = dict[str, int](), list[_Run]()
     numbers, lengths, count = [_NOTHING], [np.empty(0, np.int32)], 0
-    for some, words in texts:
+    for numbers_of_rows, words in texts:
         run, sizes = _run(words, dictionary, count)
         worded = sizes > 0
-        numbers.append(some[worded])
+        numbers.append(numbers_of_rows[worded])
         lengths.append(sizes[worded].astype(np.int32))
         count += int(worded.sum())
         runs.append(run)
@@ -249,8 +249,8 @@ def _tokens(
         len(starts), edges, pa.py_buffer(np.ascontiguousarray(data))
     ).dictionary_encode()
     spelled = pc.ascii_rtrim_whitespace(tokens.dictionary).to_pylist()  # blanks follow each token
-    known = [dictionary.setdefault(word, len(dictionary)) for word in spelled]
-    return starts, np.array(known, np.int64)[tokens.indices.to_numpy()]
+    word_numbers = [dictionary.setdefault(word, len(dictionary)) for word in spelled]
+    return starts, np.array(word_numbers, np.int64)[tokens.indices.to_numpy()]
 
 
 def merge_parts(parts: Sequence[WordPart], live: Callable[[IntArray], BoolArray]) -> WordPart:
@@ -262,18 +262,18 @@ def merge_parts(parts: Sequence[WordPart], live: Callable[[IntArray], BoolArray]
     )
     runs, numbers, lengths, count = list[_Run](), [_NOTHING], [np.empty(0, np.int32)], 0
     for part, words in zip(parts, of_parts, strict=True):
-        kept = live(part.numbers)
-        new_rows = (np.cumsum(kept) - 1 + count).astype(np.uint32)
+        is_live = live(part.numbers)
+        new_rows = (np.cumsum(is_live) - 1 + count).astype(np.uint32)
         rows, counts, sizes = part.rows, part.counts, np.diff(part.words.stops, prepend=0)
-        if not kept.all():
-            stays = kept[rows]
+        if not is_live.all():
+            stays = is_live[rows]
             sums = np.concatenate([[0], np.cumsum(stays)])
             sizes = np.diff(sums[part.words.stops], prepend=0)
             rows, counts = rows[stays], counts[stays]
         runs.append(_Run(words, sizes, new_rows[rows], counts))
-        numbers.append(part.numbers[kept])
-        lengths.append(part.lengths[kept])
-        count += int(kept.sum())
+        numbers.append(part.numbers[is_live])
+        lengths.append(part.lengths[is_live])
+        count += int(is_live.sum())
     return _joined(ascending, runs, numbers, lengths)
 
 

@@ -159,7 +159,7 @@ def letters_written(text: str) -> tuple[list[int], list[int]] | None:
     text = _without_signs(text)
     if text.isascii() or (unicodedata.is_normalized("NFKC", text) and _UNSEEN.search(text) is None):
         return None
-    starts = [found.start() for found in _BEGINS.finditer(text)]
+    starts = [match.start() for match in _BEGINS.finditer(text)]
     if not starts or starts[0]:
         starts.insert(0, 0)
     begins, ends = list[int](), list[int]()
@@ -179,7 +179,7 @@ class Synonym(NamedTuple):
     """What a query for some words also looks for, or `instead` of them."""
 
     words: str
-    others: tuple[str, ...]
+    replacements: tuple[str, ...]
     instead: bool
 
 
@@ -221,7 +221,7 @@ def _checked_lines(lines: tuple[str, ...], where: str) -> str:
 
 def synonyms_of(lines: str) -> tuple[Synonym, ...]:
     """The synonyms among lines that were read."""
-    return tuple(each for line in lines.splitlines() for each in _read_line(line, "synonyms"))
+    return tuple(synonym for line in lines.splitlines() for synonym in _read_line(line, "synonyms"))
 
 
 def protected_words(lines: str) -> list[str]:
@@ -232,14 +232,14 @@ def protected_words(lines: str) -> list[str]:
 def _read_line(line: str, where: str) -> list[Synonym]:
     left, arrow, right = line.partition("=>")
     if arrow:
-        others = tuple(each.strip() for each in right.split(",") if each.strip())
-        if not left.strip() or not others or "=>" in right or "," in left:
+        replacements = tuple(word.strip() for word in right.split(",") if word.strip())
+        if not left.strip() or not replacements or "=>" in right or "," in left:
             raise InputError(
                 f"{where}: {line!r}: write it as `k8s => kubernetes`, with one word or phrase on"
                 " the left"
             )
-        return [Synonym(left.strip(), others, instead=True)]
-    group = [each.strip() for each in line.split(",")]
+        return [Synonym(left.strip(), replacements, instead=True)]
+    group = [word.strip() for word in line.split(",")]
     if len(group) == 1:
         if len(line.split()) > 1:
             raise InputError(
@@ -258,10 +258,10 @@ V = TypeVar("V")
 
 PLAIN = "none"
 K1, B = 1.2, 0.75  # of BM25, as Lance has them
-STEMS_KEPT = (
+RUNS_KEPT = (
     250_000  # words whose stems and forms are remembered while an index is made, in about 80 MB
 )
-FOUND_KEPT = 50_000  # that were found in texts, in about 16 MB
+RUNS_WITH_PLACES_KEPT = 50_000  # that were found in texts, in about 16 MB
 LONGEST_NAME = (
     1_000  # characters of camelCase: longer runs are no names, and would have millions of parts
 )
@@ -316,7 +316,7 @@ class WordPlace(NamedTuple):
     word: str
     form: str = ""
     in_order: bool = True
-    asked: bool = True
+    is_sought: bool = True
 
 
 Finder: TypeAlias = "Callable[[str], list[WordPlace]]"
@@ -343,20 +343,26 @@ class Language:
         """Return the words to look up for a query, each once, synonyms last; stop words if there
         are no others.
         """
-        found = self._asked(query)
+        words = self._sought_words(query)
         if not self.synonyms:
-            return found
+            return words
         order = f" {' '.join(self.in_order(query))} "
-        there = [each for each in self._stored_synonyms if f" {each[0]} " in order]
-        gone = {word for left, _, instead in there if instead for word in left.split()}
-        more = (word for _, others, _ in there for word in others)
-        return list(dict.fromkeys([*(word for word in found if word not in gone), *more]))
+        present_synonyms = [
+            synonym for synonym in self._stored_synonyms if f" {synonym[0]} " in order
+        ]
+        replaced = {
+            word for left, _, instead in present_synonyms if instead for word in left.split()
+        }
+        more = (word for _, replacements, _ in present_synonyms for word in replacements)
+        return list(dict.fromkeys([*(word for word in words if word not in replaced), *more]))
 
-    def _asked(self, query: str) -> list[str]:
+    def _sought_words(self, query: str) -> list[str]:
         runs = runs_of(query)
         runs = [run for run in runs if spelled(run, turkish=self._turkish) not in self.stop] or runs
         return list(
-            dict.fromkeys(piece.word for run in runs for piece in self._pieces(run) if piece.asked)
+            dict.fromkeys(
+                piece.word for run in runs for piece in self._pieces(run) if piece.is_sought
+            )
         )
 
     @cached_property
@@ -366,24 +372,24 @@ class Language:
         """
         return [
             (
-                " ".join(self.in_order(each.words)),
-                [word for other in each.others for word in self._asked(other)],
-                each.instead,
+                " ".join(self.in_order(synonym.words)),
+                [word for other in synonym.replacements for word in self._sought_words(other)],
+                synonym.instead,
             )
-            for each in self.synonyms
+            for synonym in self.synonyms
         ]
 
-    def beside(self, query: str) -> list[str]:
+    def second_words(self, query: str) -> list[str]:
         """Return what words of a query are found by besides, in order, each once: with their
         accents, and without.
         """
-        found = (
+        second_words = (
             word
             for run in runs_of(query)
             if not run.isascii()
-            for word in self.kept[run].split("\n")[1].split()
+            for word in self.split_runs[run].split("\n")[1].split()
         )
-        return list(dict.fromkeys(word for word in found if not UNSPACED.fullmatch(word)))
+        return list(dict.fromkeys(word for word in second_words if not UNSPACED.fullmatch(word)))
 
     def in_order(self, text: str) -> list[str]:
         """Return the words of a text in order, stop words too, without what is found besides."""
@@ -405,14 +411,14 @@ class Language:
             runs = {
                 run
                 for run in pattern.findall(letters)
-                if not sought.isdisjoint(self._found[run][0])
+                if not sought.isdisjoint(self._places_in_run[run][0])
             }
             starts, stops = letters_written(text) or (range(len(text)), range(1, len(text) + 1))
             return [
                 WordPlace(starts[run.start() + start], stops[run.start() + stop - 1], word, form)
                 for run in pattern.finditer(letters)
                 if run[0] in runs
-                for start, stop, word, form, *_ in self._found[run[0]][1]
+                for start, stop, word, form, *_ in self._places_in_run[run[0]][1]
                 if word in words or form in forms
             ]
 
@@ -428,37 +434,40 @@ class Language:
         """Return the words of a text in order, what it is found by besides, and its different words
         as written.
         """
-        lines = "\n".join(map(self.kept.__getitem__, runs_of(text))).split("\n")
-        words, beside, forms = (" ".join(filter(None, lines[part::3])) for part in range(3))
-        return words, beside, " ".join(dict.fromkeys(forms.split()))
+        lines = "\n".join(map(self.split_runs.__getitem__, runs_of(text))).split("\n")
+        words, second_words, forms = (" ".join(filter(None, lines[part::3])) for part in range(3))
+        return words, second_words, " ".join(dict.fromkeys(forms.split()))
 
     @cached_property
-    def kept(self) -> RememberedWords[str]:
+    def split_runs(self) -> RememberedWords[str]:
         """What `split` makes of runs of letters: three lines of words, with a space between two."""
 
-        def kept(run: str) -> str:
+        def split_run(run: str) -> str:
             if (word := self._plain(run)) is not None:
                 return f"{self._stem(word)}\n\n{word}"
             pieces = self._pieces(run)
-            words, beside = (
-                [each.word for each in pieces if each.in_order is there] for there in (True, False)
+            words, second_words = (
+                [piece.word for piece in pieces if piece.in_order is is_ordered]
+                for is_ordered in (True, False)
             )
-            forms = dict.fromkeys(each.form for each in pieces if each.form)
-            return "\n".join(map(" ".join, (words, beside, forms)))
+            forms = dict.fromkeys(piece.form for piece in pieces if piece.form)
+            return "\n".join(map(" ".join, (words, second_words, forms)))
 
-        return RememberedWords(kept, STEMS_KEPT)
+        return RememberedWords(split_run, RUNS_KEPT)
 
     @cached_property
-    def _found(self) -> RememberedWords[tuple[tuple[str, ...], list[WordPlace]]]:
+    def _places_in_run(self) -> RememberedWords[tuple[tuple[str, ...], list[WordPlace]]]:
         """What is found in runs of letters, and all words and forms of it: most runs are told by
         these.
         """
 
-        def found(run: str) -> tuple[tuple[str, ...], list[WordPlace]]:
+        def find_places(run: str) -> tuple[tuple[str, ...], list[WordPlace]]:
             pieces = self._pieces(run)
-            return tuple(each for piece in pieces for each in (piece.word, piece.form)), pieces
+            return tuple(
+                spelling for piece in pieces for spelling in (piece.word, piece.form)
+            ), pieces
 
-        return RememberedWords(found, FOUND_KEPT)
+        return RememberedWords(find_places, RUNS_WITH_PLACES_KEPT)
 
     def _pieces(self, run: str) -> list[WordPlace]:
         """The words that a run of letters is stored and looked up as."""
@@ -502,7 +511,7 @@ class Language:
                     self._stems(part)[0],
                     self._written(part),
                     in_order=False,
-                    asked=False,
+                    is_sought=False,
                 )
 
     def _stems(self, written: str) -> list[str]:
@@ -571,7 +580,7 @@ def _pairs(run: str, start: int, stop: int) -> Iterator[WordPlace]:
     edges = [start, *(letter.end() for letter in LETTER.finditer(run, start, stop))]
     alone = len(edges) == 2
     for first, last in pairwise(edges):
-        yield WordPlace(first, last, run[first:last], "", in_order=alone, asked=alone)
+        yield WordPlace(first, last, run[first:last], "", in_order=alone, is_sought=alone)
     for first, last in zip(edges, edges[2:], strict=False):
         yield WordPlace(first, last, run[first:last], "")
 
