@@ -217,7 +217,7 @@ def _lost_share(file: FaissSearcher, stored: StoredVectors) -> float:
     some = vectors.any(axis=1)  # a vector of zeros is near to nothing
     if not some.any():
         return 0.0
-    _, found = file.candidates(vectors[some], file.wanted(NEIGHBOURS))
+    _, found = file.candidates(vectors[some], file.candidates_for(NEIGHBOURS))
     return float((found != numbers[places[some], None]).all(axis=1).mean())
 
 

@@ -330,7 +330,7 @@ def sync(
             interval,
             run,
             reading=reading_of(arguments),
-            told=partial(click.echo, err=True),
+            report=partial(click.echo, err=True),
         )
     report = run()
     if fail_on == "new" or (fail_on == "any" and not report.known):

@@ -75,24 +75,24 @@ def build_on_ray(
         InputError, ModelError: what a task says; or it wrote where this process does not see it.
         OptionalDependencyError: Ray is not installed.
     """
-    given: dict[str, Any] = dict(check_options(options, BuildOptions, "build_on_ray"))
+    build_options: dict[str, Any] = dict(check_options(options, BuildOptions, "build_on_ray"))
     check_share((1, of))
     if not 0 < cpus < float("inf") or not 0 <= gpus < float("inf"):
         raise ConfigError(
             f"cpus={cpus!r}, gpus={gpus!r}: a task needs more than 0 processors, and 0 or more GPUs"
         )
-    if gpus and str(given.get("device", "cpu")).startswith("cpu"):
+    if gpus and str(build_options.get("device", "cpu")).startswith("cpu"):
         raise ConfigError(
             f"gpus={gpus:g} and device 'cpu': the model would leave them idle; give device='cuda'"
         )
     place = Path(f"{Path(out).absolute()}.shards")
-    if open_directory(out).current() is not None and not given.get("overwrite"):
+    if open_directory(out).current() is not None and not build_options.get("overwrite"):
         raise ConfigError(
             f"{out}: an index is already there; replace it with --overwrite (overwrite=True)"
         )
     read = _for_all_nodes(corpus)
-    shared = {name: value for name, value in given.items() if name not in _LAST}
-    if given.get("restart"):
+    shared = {name: value for name, value in build_options.items() if name not in _LAST}
+    if build_options.get("restart"):
         files.remove_tree(place)
     with extra_for("building on a cluster", "ray"):
         import ray
@@ -123,7 +123,7 @@ def build_on_ray(
         if not connected:
             ray.shutdown()
     last: Any = {
-        name: value for name, value in given.items() if name in _LAST and name != "restart"
+        name: value for name, value in build_options.items() if name in _LAST and name != "restart"
     }
     report = build_index(None, out, vectors=place, **last)
     files.remove_tree(place)

@@ -104,7 +104,7 @@ class Encoding:
         """The kinds of vectors that are kept."""
         return GRANULARITIES[self.granularity]
 
-    def beside(self, root: str | Path) -> Encoding:
+    def as_seen_from(self, root: str | Path) -> Encoding:
         """Return the same, which also says where the model is as seen from the index at `root`."""
         if self.model_source is None or "://" in str(root) or not os.path.isabs(self.model_source):  # noqa: PTH117
             return self
@@ -118,13 +118,13 @@ class Encoding:
         """Where the model may be, best first, for an index at `root`; empty: the embedded one, or
         given loaded.
         """
-        beside = (
+        model_places = (
             ()
             if root is None or self.model_beside is None
             else (os.path.abspath(Path(root, self.model_beside)),)  # noqa: PTH100
         )
         source = () if self.model_source is None else (self.model_source,)
-        return tuple(dict.fromkeys((*source, *beside)))
+        return tuple(dict.fromkeys((*source, *model_places)))
 
     @property
     def fingerprint(self) -> str | None:
@@ -176,13 +176,13 @@ class Encoding:
             if name not in but and theirs[name] != value
         }
 
-    def check_takes(self, other: Encoding, here: object, there: object) -> None:
+    def check_takes(self, other: Encoding, here: object, source: object) -> None:
         """Check that documents encoded as `other` can be put among these; how numbers are stored
         may differ.
         """
         if not set(self.kinds) <= set(other.kinds):
             raise ConfigError(
-                f"{there} has granularity {other.granularity!r}, {here} has"
+                f"{source} has granularity {other.granularity!r}, {here} has"
                 f" {self.granularity!r}; choose a granularity of both, or encode the documents"
                 " again"
             )
@@ -191,12 +191,12 @@ class Encoding:
             but |= {"passage_tokens", "passage_overlap", "late", "titled"}
         for name, (ours, theirs) in self.differences(other, but=but).items():
             raise ConfigError(
-                f"{there}: {name} is {theirs!r}, but {here} has {ours!r}; encode the documents"
+                f"{source}: {name} is {theirs!r}, but {here} has {ours!r}; encode the documents"
                 " with the same settings"
             )
         if self.token_vectors is not None and self.token_vectors != other.token_vectors:
             raise ConfigError(
-                f"{there}: no token vectors ({self.token_vectors}), which {here} has of every"
+                f"{source}: no token vectors ({self.token_vectors}), which {here} has of every"
                 " document; encode the documents with its model"
             )
 

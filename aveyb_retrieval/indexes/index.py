@@ -84,8 +84,8 @@ class Index(Retriever):
         if open_directory(path).current() is None and create:
             options["allow_empty"] = True
             build_index([], path, **options)
-        kept: dict[str, Any] = {name: options[name] for name in _OPENING if name in options}  # type: ignore[literal-required]
-        index = cls.load(path, mapped=mapped, **kept)
+        opening: dict[str, Any] = {name: options[name] for name in _OPENING if name in options}  # type: ignore[literal-required]
+        index = cls.load(path, mapped=mapped, **opening)
         index._wait = options.get("wait", 0)
         return index
 
@@ -193,13 +193,13 @@ class Index(Retriever):
                 `missing_ok`).
             IndexLockedError: another process is writing.
         """
-        given: dict[str, Any] = {
+        arguments: dict[str, Any] = {
             "where": where,
             "remove": remove,
             "clear": clear,
             "missing_ok": missing_ok,
         }
-        return self._change(wait, lambda batch: batch.update_metadata(changes, ids, **given))
+        return self._change(wait, lambda batch: batch.update_metadata(changes, ids, **arguments))
 
     async def aadd(
         self, documents: Source, *, wait: float | None = None, **options: Unpack[ReadOptions]

@@ -85,10 +85,10 @@ def _place(model: str | Path | None) -> tuple[object, ...]:
     """What identifies the weights at a folder or name: a folder's files may be replaced."""
     if model is None or not Path(model).is_dir():
         return (None if model is None else str(model),)
-    found = sorted(Path(model).rglob("*"))
+    paths = sorted(Path(model).rglob("*"))
     return (
         str(Path(model).resolve()),
-        *((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in found),
+        *((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in paths),
     )
 
 
@@ -163,12 +163,12 @@ def check_loaded(
             f"model is of type {type(model).__name__}; give a folder, a name, or a loaded Embedder"
             " (or an object with its methods)"
         )
-    given = (
+    loading = (
         ("device", device, "cpu"),
         ("precision", precision, "auto"),
         ("max_tokens", max_tokens, None),
     )
-    for name, value, default in given:
+    for name, value, default in loading:
         if value != default:
             raise ConfigError(
                 f"{name}={value!r} with the loaded model {model.model_name}: pass it to"
@@ -360,18 +360,18 @@ def check_options(options: Given, known: type, function: str) -> Given:
     not None.
     """
     names = sorted(known.__annotations__)
-    given = {
+    set_options = {
         name: value for name, value in options.items() if value is not None or name not in names
     }
-    for name, value in given.items():
+    for name, value in set_options.items():
         if name not in names:
             raise ConfigError(no_option(function, name, names))
         if name in _CHOICES and value not in _CHOICES[name]:
             raise ConfigError(
                 f"{name}={value!r}: must be one of {', '.join(map(str, _CHOICES[name]))}"
             )
-    check_wait(given.get("wait", 0))
-    return cast("Given", given)
+    check_wait(set_options.get("wait", 0))
+    return cast("Given", set_options)
 
 
 def check_wait(seconds: float) -> None:
@@ -384,14 +384,14 @@ def word_rules(options: Mapping[str, Any]) -> dict[str, Any]:
     """How the options say that words are found; reads a file of synonyms, or raises ConfigError or
     InputError.
     """
-    given = {name: options[name] for name in WORD_RULES if name in options}
-    if "language" in given:
-        given["language"] = _language_name(given["language"])
-    if "synonyms" in given:
-        given["synonyms"] = read_synonyms(given["synonyms"])
-    if not isinstance(given.get("keep_accents", False), bool):
-        raise ConfigError(f"keep_accents={given['keep_accents']!r}: must be True or False")
-    return given
+    rules = {name: options[name] for name in WORD_RULES if name in options}
+    if "language" in rules:
+        rules["language"] = _language_name(rules["language"])
+    if "synonyms" in rules:
+        rules["synonyms"] = read_synonyms(rules["synonyms"])
+    if not isinstance(rules.get("keep_accents", False), bool):
+        raise ConfigError(f"keep_accents={rules['keep_accents']!r}: must be True or False")
+    return rules
 
 
 def _language_name(name: str) -> str:
@@ -399,8 +399,8 @@ def _language_name(name: str) -> str:
     if name == AUTO:
         return name
     if name not in LANGUAGES:
-        known = ", ".join((AUTO, *LANGUAGES))
-        raise ConfigError(f"language={name!r}: must be one of {known}")
+        languages = ", ".join((AUTO, *LANGUAGES))
+        raise ConfigError(f"language={name!r}: must be one of {languages}")
     return language(name).name
 
 
@@ -411,12 +411,12 @@ def reading_of(options: Mapping[str, Any]) -> Reading:
         for name in ("id", "title", "text")
         if f"{name}_field" in options
     }
-    given = {name: options[name] for name in Reading.__annotations__ if name in options}
-    given["types"] = dict(options.get("types") or {})
+    fields = {name: options[name] for name in Reading.__annotations__ if name in options}
+    fields["types"] = dict(options.get("types") or {})
     patterns = options.get("exclude") or ()
     check_patterns(patterns)
-    given["exclude"] = tuple(patterns)
-    return Reading(FieldNames(**names), **given)
+    fields["exclude"] = tuple(patterns)
+    return Reading(FieldNames(**names), **fields)
 
 
 def writing_of(options: Mapping[str, Any]) -> WriteOptions:
@@ -434,20 +434,20 @@ def load_as_asked(options: Mapping[str, Any]) -> tuple[EmbedderLike, Encoding]:
         name: options[name] for name in ("device", "precision", "max_tokens") if name in options
     }
     embedder = load_model(model, **loading)
-    asked = {name: options.get(f"passage_{name}") for name in ("tokens", "overlap")} | {
+    size = {name: options.get(f"passage_{name}") for name in ("tokens", "overlap")} | {
         "late": options.get("late")
     }
-    asked = {name: value for name, value in asked.items() if value is not None}
-    if asked:
+    size = {name: value for name, value in size.items() if value is not None}
+    if size:
         embedder = _cutting(
-            embedder, replace(getattr(embedder, "passage_size", None) or DEFAULT_SIZE, **asked)
+            embedder, replace(getattr(embedder, "passage_size", None) or DEFAULT_SIZE, **size)
         )
     # what it is loaded by again, from wherever that is asked
-    given = isinstance(model, (str, Path))
-    source: str | None = str(model if given else getattr(model, "model_name", ""))
+    is_named = isinstance(model, (str, Path))
+    source: str | None = str(model if is_named else getattr(model, "model_name", ""))
     if source and Path(source).is_dir():  # a loaded one by its folder, if it was in one
         source = os.path.abspath(source)  # `absolute` keeps ".."  # noqa: PTH100
-    elif not given:
+    elif not is_named:
         source = None
     encoding = Encoding.of_model(
         embedder,

@@ -175,7 +175,7 @@ def check_share(share: tuple[int, int]) -> tuple[int, int]:
     """Return the number of a share, from 1, and how many there are."""
     try:
         number, of = share
-        if not all(isinstance(each, int) and not isinstance(each, bool) for each in share):
+        if not all(isinstance(part, int) and not isinstance(part, bool) for part in share):
             raise TypeError
     except (TypeError, ValueError):
         raise ConfigError(
@@ -195,10 +195,10 @@ class StoredShards:
 
     def __init__(self, paths: str | Path | Sequence[str | Path]) -> None:
         """Open an index, a folder of indexes, or several indexes."""
-        given = [paths] if isinstance(paths, (str, Path)) else list(paths)
-        self.name = ", ".join(map(str, given))
+        places = [paths] if isinstance(paths, (str, Path)) else list(paths)
+        self.name = ", ".join(map(str, places))
         self._roots = [
-            root for path in given for root in _indexes_in(path if is_stored(path) else Path(path))
+            root for path in places for root in _indexes_in(path if is_stored(path) else Path(path))
         ]
         self._manifests = [read_manifest(root) for root in self._roots]
         self._check_complete()
@@ -251,10 +251,10 @@ class StoredShards:
         shares = [manifest.share for manifest in self._manifests]
         if all(share is None for share in shares):
             return
-        found = dict(zip(shares, self._roots, strict=True))
-        if None in found:
+        roots = dict(zip(shares, self._roots, strict=True))
+        if None in roots:
             raise InputError(
-                f"{found[None]}: not a shard, or changed since, in a folder of shards; keep"
+                f"{roots[None]}: not a shard, or changed since, in a folder of shards; keep"
                 " only the shards of one corpus in the folder"
             )
         sizes = sorted({share[1] for share in shares if share is not None})
@@ -263,12 +263,12 @@ class StoredShards:
                 f"{self.name}: shards of {sizes[0]} and shards of {sizes[1]}; keep only one"
                 " division of the corpus in the folder"
             )
-        missing = [number for number in range(1, sizes[0] + 1) if (number, sizes[0]) not in found]
+        missing = [number for number in range(1, sizes[0] + 1) if (number, sizes[0]) not in roots]
         if missing:
-            some = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
+            numbers = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
             raise InputError(
                 f"{self.name}: {len(missing)} of {sizes[0]} shards are missing or not complete:"
-                f" {some}; build them with --share {missing[0]}/{sizes[0]}"
+                f" {numbers}; build them with --share {missing[0]}/{sizes[0]}"
             )
 
     def _check_same(self, root: IndexDirectory, manifest: Manifest) -> None:
@@ -318,22 +318,25 @@ def stored_documents(
     )
     for first in range(0, len(numbers), _DOCUMENTS):
         docs = numbers[first : first + _DOCUMENTS]
-        found, (stored, counts) = tables.read_documents(docs.tolist()), tables.counted(docs)
+        documents, (stored, counts) = tables.read_documents(docs.tolist()), tables.counted(docs)
         edits = tables.edits(docs.tolist())
         vectors = np.zeros((len(docs), encoding.dim), dtype=np.float32)
         if "document" in encoding.kinds:
             vectors = tables.vectors("document", docs)
         passage_numbers = expand_passages(np.stack([stored, counts["passages"]], axis=1))
-        about = tables.passages.take(passage_numbers, ["start", "stop", "heading", WEIGHT])
+        rows = tables.passages.take(passage_numbers, ["start", "stop", "heading", WEIGHT])
         passages = (
             tables.vectors("passage", passage_numbers) if "passage" in encoding.kinds else empty
         )
-        spans = np.stack([about["start"].to_numpy(), about["stop"].to_numpy()], axis=1)
-        headings = about["heading"].to_pylist()
-        weights = about[WEIGHT].to_numpy()
+        spans = np.stack([rows["start"].to_numpy(), rows["stop"].to_numpy()], axis=1)
+        headings = rows["heading"].to_pylist()
+        weights = rows[WEIGHT].to_numpy()
         ends = np.cumsum(counts["passages"]).tolist()
         for row, doc in enumerate(docs.tolist()):
-            mine, document = slice(ends[row] - int(counts["passages"][row]), ends[row]), found[doc]
+            mine, document = (
+                slice(ends[row] - int(counts["passages"][row]), ends[row]),
+                documents[doc],
+            )
             owners = (
                 passage_numbers[mine] if encoding.tokens_of == "passage" else docs[row : row + 1]
             )

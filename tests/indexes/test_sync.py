@@ -480,7 +480,7 @@ def test_a_watch_waits_for_another_writer(folder: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(sync.time, "sleep", lambda seconds: None)
     with pytest.raises(KeyboardInterrupt):
-        sync.watch_folder(folder, 1.0, act, told=told.append)
+        sync.watch_folder(folder, 1.0, act, report=told.append)
     assert told == ["held; waiting for it"]
 
 

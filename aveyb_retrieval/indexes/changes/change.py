@@ -42,15 +42,15 @@ def finish(transaction: Transaction, options: FinishOptions) -> Manifest:
     indexed = new or options.reindex
     if indexed:
         progress("indexing words", 0, None, 0)
-    whole = options.whole or new  # a build leaves a piece for each batch
+    merges_all = options.whole or new  # a build leaves a piece for each batch
 
     def settle(table: RowTable) -> None:
         for index in table.words.values() if indexed else ():
             index.make(transaction)
-        table.settle(transaction, whole=whole)
+        table.settle(transaction, whole=merges_all)
 
     if new or not options.reindex:  # an index that is made again may be damaged
-        tables.documents.settle(whole=whole)
+        tables.documents.settle(whole=merges_all)
     if indexed:
         tables.documents.index("id")
     for table in tables.rows.values():
@@ -104,10 +104,10 @@ def _bring_up_to_date(transaction: Transaction, kind: Kind, options: FinishOptio
             transaction.save()
             raise
         transaction.wrote(name, info)
-        kept = [
+        other_tiers = [
             t for t in state.tiers if t.kind != kind or not (first <= t.first and t.stop <= stop)
         ]
-        state.tiers = [*kept, replace(tier, dead=0)]
+        state.tiers = [*other_tiers, replace(tier, dead=0)]
 
 
 @dataclass(frozen=True)

@@ -102,36 +102,38 @@ def copy_index(
 def _check_replaced(place: IndexDirectory, manifest: Manifest, overwrite: bool) -> Manifest | None:
     """Return the manifest that is replaced, None where there is none that can be read."""
     try:
-        there = read_manifest(place)
+        target = read_manifest(place)
     except IndexFormatError:
         if place.current() is None or overwrite:
             return None
         raise
-    if there.name == manifest.name and there != manifest:
+    if target.name == manifest.name and target != manifest:
         raise ConfigError(
-            f"{place.place}: version {there.version} of the same index, with other contents: both"
+            f"{place.place}: version {target.version} of the same index, with other contents: both"
             " were changed since one was copied from the other; name another place"
         )
-    if not overwrite and (there.build != manifest.build or there.number > manifest.number):
+    if not overwrite and (target.build != manifest.build or target.number > manifest.number):
         what = (
             "another index"
-            if there.build != manifest.build
-            else f"the newer version {there.version}"
+            if target.build != manifest.build
+            else f"the newer version {target.version}"
         )
         raise ConfigError(
             f"{place.place}: {what} is already there; replace it with --overwrite (overwrite=True)"
         )
-    return there
+    return target
 
 
 def _to_store(
     origin: IndexDirectory, place: StoredDirectory, manifest: Manifest, overwrite: bool, wait: float
 ) -> int:
     with place.lease(wait) as lease:
-        there = _check_replaced(place, manifest, overwrite)
+        replaced = _check_replaced(place, manifest, overwrite)
         pointer = place.store.read(CURRENT)
-        known = {} if there is None else there.files
-        shared = {name: info for name, info in manifest.files.items() if known.get(name) == info}
+        target_files = {} if replaced is None else replaced.files
+        shared = {
+            name: info for name, info in manifest.files.items() if target_files.get(name) == info
+        }
         wrong = place.problems(shared)
         sound = {name: info for name, info in shared.items() if name not in wrong}
         lease.claim(manifest.number)

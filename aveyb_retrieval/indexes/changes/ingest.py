@@ -321,7 +321,7 @@ def watch_pictures(progress: Progress) -> Watch:
 BATCH_BYTES = 32 << 20
 BATCH_DOCUMENTS = 8192
 BATCH_SECONDS = 30.0
-TELL_SECONDS = 0.2
+REPORT_SECONDS = 0.2
 MAX_ROUNDING = 1e-7  # of a number of a unit vector: a document's mean is summed in another order
 LOOK_AHEAD = 256  # items whose ids are looked up together
 Action = Literal["encode", "keep", "metadata", "reject", "pass"]
@@ -378,7 +378,7 @@ class Ingestion:
         self._ids = _Ids(transaction)
         self._same_vectors: set[str] = set()  # ids looked up last, where the given vector is stored
         self._last_commit = time.monotonic()
-        self._last_told = 0.0
+        self._last_reported = 0.0
         stored = transaction.tables.languages() if transaction.base is not None else {}
         self._languages = DocumentLanguages(stored)
         self.notices: list[Notice] = []
@@ -417,10 +417,10 @@ class Ingestion:
         consumed, expected = state.consumed, state.digest
         position, digest = 0, ""
         read = self._without_notices(items)
-        while some := list(itertools.islice(read, LOOK_AHEAD if position >= consumed else 1)):
-            self._ids.look_up((item.id for item in some if isinstance(item, Record)), self._tables)
-            self._same_vectors = self._with_stored_vectors(some, position)
-            for item in some:
+        while batch := list(itertools.islice(read, LOOK_AHEAD if position >= consumed else 1)):
+            self._ids.look_up((item.id for item in batch if isinstance(item, Record)), self._tables)
+            self._same_vectors = self._with_stored_vectors(batch, position)
+            for item in batch:
                 position, digest = position + 1, chain_digest(digest, item)
                 if position > consumed and not self._is_mine(item, position):
                     yield Step(None, position, digest, "pass")
@@ -443,8 +443,8 @@ class Ingestion:
 
     def _without_notices(self, items: Iterable[Item]) -> Iterator[Record | Rejected]:
         for item in items:
-            if not isinstance(item, Record) and (about := left_out_of(item)):
-                self.left_out[about[0]] = about[1]
+            if not isinstance(item, Record) and (path_and_reason := left_out_of(item)):
+                self.left_out[path_and_reason[0]] = path_and_reason[1]
             if not isinstance(item, Record) and (ocr_try := ocr_try_of(item)):
                 self.ocr_tries[ocr_try[0]] = ocr_try[1]
             if isinstance(item, Notice):
@@ -465,11 +465,11 @@ class Ingestion:
             # an id that waits for its commit is known, but what is stored of it is no longer what
             # it will be
             waiting = self._ids.waiting[item.id] > 0
-            known = None if waiting else self._ids.find(item.id, self._tables)
-            if item.id_is_made and (waiting or known):  # the very same document
+            stored = None if waiting else self._ids.find(item.id, self._tables)
+            if item.id_is_made and (waiting or stored):  # the very same document
                 self._ids.waiting[item.id] += 1
                 return Step(item, position, digest, "metadata")
-            if self._mode == "add" and (waiting or known):
+            if self._mode == "add" and (waiting or stored):
                 item = Rejected(
                     item.location,
                     f"the id {item.id!r} is already in use by an earlier document",
@@ -477,19 +477,19 @@ class Ingestion:
                 )
             else:
                 self._ids.waiting[item.id] += 1
-                return Step(item, position, digest, *self._least_work(item, known))
+                return Step(item, position, digest, *self._least_work(item, stored))
         if item.stops(self._on_error):
             raise item.error()
         self.first_rejected = self.first_rejected or item
         return Step(item, position, digest, "reject")
 
-    def _least_work(self, record: Record, known: tuple[int, bytes] | None) -> tuple[Action, int]:
+    def _least_work(self, record: Record, stored: tuple[int, bytes] | None) -> tuple[Action, int]:
         """The cheapest way to have this document's vectors, given the stored document of the same
         id, and the number of the document whose vectors are kept.
         """
-        if known is None:
+        if stored is None:
             return "encode", 0
-        doc, content = known
+        doc, content = stored
         if content == content_digest(record.title, record.text, record.keywords):
             # the vectors that are given may be others
             is_known = not self._source.is_given or record.id in self._same_vectors
@@ -508,20 +508,24 @@ class Ingestion:
         """
         if not isinstance(self._source, PrecomputedSource) or not self._source.is_given:
             return set()
-        given = dict[str, tuple[int, FloatArray]]()
+        known_vectors = dict[str, tuple[int, FloatArray]]()
         for position, item in enumerate(items, start=first):
-            known = self._ids.find(item.id, self._tables) if isinstance(item, Record) else None
-            if isinstance(item, Record) and known is not None:
-                doc, content = known
+            stored_document = (
+                self._ids.find(item.id, self._tables) if isinstance(item, Record) else None
+            )
+            if isinstance(item, Record) and stored_document is not None:
+                doc, content = stored_document
                 if content == content_digest(item.title, item.text, item.keywords):
-                    given[item.id] = doc, self._source.vector(position, item.id)
-        if not given:
+                    known_vectors[item.id] = doc, self._source.vector(position, item.id)
+        if not known_vectors:
             return set()
-        stored = self._tables().vectors("document", np.array([doc for doc, _ in given.values()]))
-        rounded = np.stack([vector for _, vector in given.values()])
+        stored = self._tables().vectors(
+            "document", np.array([doc for doc, _ in known_vectors.values()])
+        )
+        rounded = np.stack([vector for _, vector in known_vectors.values()])
         rounded = rounded.astype(self._encoding.storage_dtype).astype(np.float32)
         is_stored = (rounded == stored).all(axis=1)
-        return {name for name, same in zip(given, is_stored.tolist(), strict=True) if same}
+        return {name for name, same in zip(known_vectors, is_stored.tolist(), strict=True) if same}
 
     def _to_encode(self, steps: Iterable[Step]) -> Iterator[Step]:
         for step in steps:
@@ -550,17 +554,17 @@ class Ingestion:
         full = self._batch_bytes >= BATCH_BYTES or len(self._batch) >= BATCH_DOCUMENTS
         if full or time.monotonic() - self._last_commit > BATCH_SECONDS:
             self._commit(save=True)
-        elif time.monotonic() - self._last_told >= TELL_SECONDS:
+        elif time.monotonic() - self._last_reported >= REPORT_SECONDS:
             self._progress("encoding", step.position, self._total, self._tokens)
-            self._last_told = time.monotonic()
+            self._last_reported = time.monotonic()
 
     def _read(self, tokens: int) -> None:
         """Show that tokens of a document were read: a long one takes minutes."""
         self._tokens_read += tokens
-        if time.monotonic() - self._last_told >= TELL_SECONDS:
+        if time.monotonic() - self._last_reported >= REPORT_SECONDS:
             position, read = self._waiting[0].position - 1, self._tokens + self._tokens_read
             self._progress("encoding", position, self._total, read)
-            self._last_told = time.monotonic()
+            self._last_reported = time.monotonic()
 
     def _tables(self) -> Tables:
         """The datasets, which nothing is being written to."""
@@ -571,9 +575,9 @@ class Ingestion:
         """Wait for the batch that is being written, if there is one."""
         writing, self._writing = self._writing, None
         if writing is not None:
-            self._told(writing.result())
+            self._wrote(writing.result())
 
-    def _told(self, ids: Iterable[str]) -> None:
+    def _wrote(self, ids: Iterable[str]) -> None:
         """Note the documents that were written, and tell how far it is."""
         self._ids.committed(ids)
         self._progress("encoding", self.transaction.state.consumed, self._total, self._tokens)
@@ -591,7 +595,7 @@ class Ingestion:
         made = [
             (step.record, encoded, tokens) for step, encoded, tokens in batch if encoded is not None
         ]
-        last = {each[0].id: each for each in made}  # of the same id, the last one
+        last = {row[0].id: row for row in made}  # of the same id, the last one
         if self.transaction.base is not None:
             self._written()  # it may be of the same documents
         edits = self.transaction.edits_of(last)
@@ -609,7 +613,7 @@ class Ingestion:
         # a model of ours takes all processors: beside it, this would only add its memory to the
         # model's
         else:
-            self._told(write(rows))
+            self._wrote(write(rows))
 
     def _write(
         self, steps: Sequence[Step], made: set[str], rows: Callable[[], Rows], *, save: bool
@@ -671,22 +675,22 @@ class _Ids:
     """
 
     def __init__(self, transaction: Transaction) -> None:
-        self._found: dict[str, tuple[int, bytes]] = {}
+        self._stored_by_id: dict[str, tuple[int, bytes]] = {}
         self._recent: set[str] = set()  # committed since the last look-up
         stored = transaction.tables.documents
         self._hashes = None if transaction.base else set(stored.scan(["rank"])["rank"].to_pylist())
         self.waiting: Counter[str] = Counter()
 
     def look_up(self, ids: Iterable[str], tables: Callable[[], Tables]) -> None:
-        wanted = [i for i in ids if self._hashes is None or rank_of(i) in self._hashes]
-        self._found = tables().find(wanted) if wanted else {}
+        sought_ids = [i for i in ids if self._hashes is None or rank_of(i) in self._hashes]
+        self._stored_by_id = tables().find(sought_ids) if sought_ids else {}
         self._recent = set()
 
     def find(self, document_id: str, tables: Callable[[], Tables]) -> tuple[int, bytes] | None:
         """Number and content digest of the stored document with an id that was looked up."""
         if document_id in self._recent:
             return tables().find([document_id]).get(document_id)
-        return self._found.get(document_id)
+        return self._stored_by_id.get(document_id)
 
     def committed(self, ids: Iterable[str]) -> None:
         ids = list(ids)

@@ -146,21 +146,21 @@ def _sync(folder: str | Path, directory: IndexDirectory, options: SyncOptions) -
     """Sync an index, or build it, with all options given."""
     if _is_first(directory, options):
         _list(_Scope.of(folder, ()), reading_of(options))
-        given = {
+        build_options = {
             name: value for name, value in options.items() if name in BuildOptions.__annotations__
         }
-        return build_index(folder, directory, **cast("BuildOptions", given))
+        return build_index(folder, directory, **cast("BuildOptions", build_options))
     options = _as_before(directory, options)
-    found, made = _Found.of(folder, options), read_manifest(directory).encoding
+    files, made = _FolderFiles.of(folder, options), read_manifest(directory).encoding
     job: Job = {
         "command": "sync",
-        "folder": found.scope.here,
-        "only": list(found.scope.parts),
+        "folder": files.scope.here,
+        "only": list(files.scope.parts),
         "model": made.fingerprint,
-        **found.reading.describe(),
-        "on_error": found.on_error,
+        **files.reading.describe(),
+        "on_error": files.on_error,
     }
-    syncing = _Syncing(found, directory, options)
+    syncing = _Syncing(files, directory, options)
     report = run_change(directory, job, syncing.work, **writing_of(options))
     if syncing.unchanged is not None:  # the visible version tells of the change that made it
         report = replace(report, unchanged=syncing.unchanged, rejected=0, rejected_file=None)
@@ -179,20 +179,20 @@ def plan_sync(folder: str | Path, root: str | Path, **options: Unpack[SyncOption
     options = check_options(options, SyncOptions, "plan_sync")
     index_dir = open_directory(root)
     first = _is_first(index_dir, options)
-    found = _Found.of(folder, options if first else _as_before(index_dir, options))
-    plan = compare({}, found.hashes)
+    files = _FolderFiles.of(folder, options if first else _as_before(index_dir, options))
+    plan = compare({}, files.hashes)
     if not first:
         manifest, held = hold_visible(index_dir)
         with held:
             tables = Tables.open(index_dir.root, manifest)
             stored = stored_files(tables)
-            found, stale = found.as_tried(manifest.ocr_tries, stored)
-            plan = compare(_unread_again(found.scope.part_of(stored), stale), found.hashes)
-            _check_folder(found.scope, index_dir, stored, plan, options)
-            _check_new(found.scope, tables, plan)
+            files, stale = files.as_tried(manifest.ocr_tries, stored)
+            plan = compare(_unread_again(files.scope.part_of(stored), stale), files.hashes)
+            _check_folder(files.scope, index_dir, stored, plan, options)
+            _check_new(files.scope, tables, plan)
     taken = set()
-    for item in found.read(plan.to_read):
-        if isinstance(item, Rejected) and item.stops(found.on_error):
+    for item in files.read(plan.to_read):
+        if isinstance(item, Rejected) and item.stops(files.on_error):
             raise item.error()
         if isinstance(item, Record):
             taken.add(item.id)
@@ -213,13 +213,13 @@ def _as_before(directory: IndexDirectory, options: SyncOptions) -> SyncOptions:
     """The options, and how the folder was read before where they do not say it: fields would go,
     linked files, and those that are not UTF-8.
     """
-    given = {
+    named = {
         name
         for name, default in OF_FOLDERS.items()
         if options.get(name) and options.get(name) != default
     }
     before = {
-        name: value for name, value in read_manifest(directory).reading.items() if name not in given
+        name: value for name, value in read_manifest(directory).reading.items() if name not in named
     }
     return cast("SyncOptions", {**options, **before})
 
@@ -236,12 +236,12 @@ def _most_deleted(plan: SyncPlan, allowed: int | None) -> int:
 
 def check_plan(plan: SyncPlan, directory: str | Path | IndexDirectory, allowed: int | None) -> None:
     """Raise ConfigError where a sync would stop, as more documents would be deleted than may go."""
-    gone, of = len(plan.deleted), _compared(plan)
-    if gone > _most_deleted(plan, allowed):
+    deleted, of = len(plan.deleted), _compared(plan)
+    if deleted > _most_deleted(plan, allowed):
         raise ConfigError(
-            f"{directory}: {gone:,} of {of:,} documents would be deleted, because their files"
+            f"{directory}: {deleted:,} of {of:,} documents would be deleted, because their files"
             " are missing or cannot be read; nothing was changed. To delete them, give"
-            f" --allow-delete {gone} (allow_delete={gone})"
+            f" --allow-delete {deleted} (allow_delete={deleted})"
         )
 
 
@@ -274,31 +274,31 @@ def _identity(sha256: str, labels_sha256: str | None) -> str:
     return f"{sha256} {labels_sha256 or ''}" if sha256 else ""
 
 
-def compare(stored: Mapping[str, StoredFile], found: Mapping[str, str]) -> SyncPlan:
+def compare(stored: Mapping[str, StoredFile], hashes: Mapping[str, str]) -> SyncPlan:
     """Compare files by hashes, by their ids; of several that hold the same, one that keeps its name
     counts as moved.
     """
-    gone = {name: file.sha256 for name, file in stored.items() if name not in found}
-    there = [name for name in found if name in stored]
-    new = {name: found[name] for name in found if name not in stored}
+    missing = {name: file.sha256 for name, file in stored.items() if name not in hashes}
+    in_both = [name for name in hashes if name in stored]
+    new = {name: hashes[name] for name in hashes if name not in stored}
     renamed: dict[str, str] = {}
     for known_by in (
         lambda name, sha256: (sha256, name.rpartition("/")[2]),
         lambda name, sha256: sha256,
     ):
         olds: dict[Any, deque[str]] = {}
-        for name, sha256 in gone.items():
+        for name, sha256 in missing.items():
             olds.setdefault(known_by(name, sha256), deque()).append(name)
         for name, sha256 in new.items():
             if sha256 and name not in renamed and (old := olds.get(known_by(name, sha256))):
                 renamed[name] = old.popleft()
-                del gone[renamed[name]]
+                del missing[renamed[name]]
     return SyncPlan(
         tuple(name for name in new if name not in renamed),
-        tuple(name for name in there if stored[name].sha256 != found[name]),
+        tuple(name for name in in_both if stored[name].sha256 != hashes[name]),
         tuple((renamed[name], name) for name in new if name in renamed),
-        tuple(sorted(gone)),
-        tuple(name for name in there if stored[name].sha256 == found[name]),
+        tuple(sorted(missing)),
+        tuple(name for name in in_both if stored[name].sha256 == hashes[name]),
     )
 
 
@@ -365,7 +365,7 @@ class _Scope:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _FolderFiles:
     """The files of a folder as they are now, with their hashes by id; "" where a file cannot be
     read.
     """
@@ -378,7 +378,7 @@ class _Found:
     hashes: dict[str, str]
 
     @classmethod
-    def of(cls, folder: str | Path, options: SyncOptions) -> _Found:
+    def of(cls, folder: str | Path, options: SyncOptions) -> _FolderFiles:
         scope, reading = _Scope.of(folder, options.get("only", ())), reading_of(options)
         listed, notices = _list(scope, reading)
         hashes = _hashes(listed, reading.follow_links, options.get("progress", silent))
@@ -390,7 +390,7 @@ class _Found:
 
     def as_tried(
         self, tries: Mapping[str, OcrTry], stored: Collection[str]
-    ) -> tuple[_Found, set[str]]:
+    ) -> tuple[_FolderFiles, set[str]]:
         """Return it without the files that OCR has tried and need not try again, but those that are
         `stored`, and the ids of files that it has tried and may read more of now.
         """
@@ -443,15 +443,15 @@ def _hashes(listed: list[SourceFile], follow_links: bool, progress: Progress) ->
     """The hash of each file, by its id; "" where the file cannot be read, which the reader then
     reports.
     """
-    found = {}
+    hashes = {}
     for number, file in enumerate(listed, start=1):
         try:
             sha256 = file.sha256(follow_links=follow_links)
-            found[file.id] = _identity(sha256, file.labels_sha256)
+            hashes[file.id] = _identity(sha256, file.labels_sha256)
         except (OSError, IndexFormatError, Unreadable):
-            found[file.id] = ""
+            hashes[file.id] = ""
         progress("comparing", number, len(listed), 0)
-    return found
+    return hashes
 
 
 def _unread_again(stored: Mapping[str, StoredFile], stale: set[str]) -> dict[str, StoredFile]:
@@ -519,7 +519,7 @@ class _Syncing:
     was to be changed.
     """
 
-    found: _Found
+    files: _FolderFiles
     directory: IndexDirectory
     options: SyncOptions
     notices: list[Notice] = field(default_factory=list)
@@ -527,34 +527,34 @@ class _Syncing:
     unchanged: int | None = None
     _taken: set[str] = field(default_factory=set)
     _left_out: dict[str, str] = field(default_factory=dict)
-    _told: Mapping[str, str] = field(default_factory=dict)
+    _reported: Mapping[str, str] = field(default_factory=dict)
     _stale: set[str] = field(default_factory=set)
     _ocr_tries: dict[str, OcrTry] = field(default_factory=dict)
     _former_tries: Mapping[str, OcrTry] = field(default_factory=dict)
 
     def work(self, transaction: Transaction) -> FinishOptions | None:
         """Remove, rename, read and encode; None where there is nothing to change."""
-        base, scope = transaction.base, self.found.scope
+        base, scope = transaction.base, self.files.scope
         assert base is not None  # a sync changes the index that is there
         # the tables of a change that is resumed hold a part of it already
-        whole = stored_files(
+        all_stored = stored_files(
             Tables.open(transaction.root, base) if transaction.resumed else transaction.tables
         )
-        self._told, self._former_tries = base.left_out, base.ocr_tries
-        self.found, self._stale = self.found.as_tried(base.ocr_tries, whole)
-        before = _unread_again(scope.part_of(whole), self._stale)
-        plan = compare(before, self.found.hashes)
-        _check_folder(scope, self.directory, whole, plan, self.options)
+        self._reported, self._former_tries = base.left_out, base.ocr_tries
+        self.files, self._stale = self.files.as_tried(base.ocr_tries, all_stored)
+        before = _unread_again(scope.part_of(all_stored), self._stale)
+        plan = compare(before, self.files.hashes)
+        _check_folder(scope, self.directory, all_stored, plan, self.options)
         allowed = self.options.get("allow_delete")
         check_plan(plan, self.directory, allowed)
-        self.notices = [notice for notice in self.found.notices if not self._was_told(notice)]
-        self._keep_told(plan)
-        moved = any(file.folder != scope.here for file in whole.values())
+        self.notices = [notice for notice in self.files.notices if not self._was_reported(notice)]
+        self._keep_reported(plan)
+        moved = any(file.folder != scope.here for file in all_stored.values())
         if not (plan or moved or self._has_news):
             self.unchanged = len(plan.unchanged)
             return None
         done = self._remove_and_rename(transaction)
-        read = self._new(self.found.read(done.to_read, transaction.progress))
+        read = self._new(self.files.read(done.to_read, transaction.progress))
         first = next(read, None)
         if first is not None:
             source = open_model(transaction.state.encoding, self.directory, self.options)
@@ -563,7 +563,7 @@ class _Syncing:
                 transaction,
                 source,
                 mode="upsert",
-                on_error=self.found.on_error,
+                on_error=self.files.on_error,
                 total=len(done.to_read),
             )
             taking.run(itertools.chain([first], read))
@@ -579,10 +579,14 @@ class _Syncing:
         if not (made or moved or self._has_news):
             self.unchanged = len(made.unchanged)
             return None
-        kept = {path: why for path, why in self._told.items() if not scope.looks_at(path)}
-        tries = {path: each for path, each in base.ocr_tries.items() if not scope.looks_at(path)}
-        transaction.state.reading = self.found.reading.of_folder()
-        transaction.state.left_out = {**kept, **self._left_out}
+        left_out_elsewhere = {
+            path: why for path, why in self._reported.items() if not scope.looks_at(path)
+        }
+        tries = {
+            path: ocr_try for path, ocr_try in base.ocr_tries.items() if not scope.looks_at(path)
+        }
+        transaction.state.reading = self.files.reading.of_folder()
+        transaction.state.left_out = {**left_out_elsewhere, **self._left_out}
         transaction.state.ocr_tries = {**tries, **self._ocr_tries}
         transaction.state.changes = Changes(
             rejected=transaction.state.changes.rejected, **made.counts()
@@ -592,35 +596,35 @@ class _Syncing:
     @property
     def _has_news(self) -> bool:
         """Whether other files are left out than an earlier report told of, or tried otherwise."""
-        looks_at = self.found.scope.looks_at
-        told = {each for each in self._told.items() if looks_at(each[0])}
-        tried = {each for each in self._former_tries.items() if looks_at(each[0])}
-        return self._left_out.items() != told or self._ocr_tries.items() != tried
+        looks_at = self.files.scope.looks_at
+        reported = {entry for entry in self._reported.items() if looks_at(entry[0])}
+        tried = {entry for entry in self._former_tries.items() if looks_at(entry[0])}
+        return self._left_out.items() != reported or self._ocr_tries.items() != tried
 
-    def _keep_told(self, plan: SyncPlan) -> None:
+    def _keep_reported(self, plan: SyncPlan) -> None:
         """Keep what is known to be missing of files that are not read again."""
-        if not (self._told or self._former_tries):
+        if not (self._reported or self._former_tries):
             return
-        for file in self.found.files:
+        for file in self.files.files:
             path = place_of(file.shown)
             if file.id in plan.to_read or path in self._left_out:
                 continue
-            if path in self._told:
-                self._left_out[path] = self._told[path]
-                self.known.append(Notice(path, self._told[path]))
+            if path in self._reported:
+                self._left_out[path] = self._reported[path]
+                self.known.append(Notice(path, self._reported[path]))
             if path in self._former_tries:
                 self._ocr_tries[path] = self._former_tries[path]
 
-    def _was_told(self, item: Notice | Rejected) -> bool:
+    def _was_reported(self, item: Notice | Rejected) -> bool:
         """Note what is left out; whether an earlier report has told that already."""
-        about, ocr_try = left_out_of(item), ocr_try_of(item)
+        path_and_reason, ocr_try = left_out_of(item), ocr_try_of(item)
         if ocr_try is not None:
             self._ocr_tries[ocr_try[0]] = ocr_try[1]
-        if about is None:
+        if path_and_reason is None:
             return False
-        path, reason = about
+        path, reason = path_and_reason
         self._left_out[path] = reason
-        if self._told.get(path) != reason:
+        if self._reported.get(path) != reason:
             return False
         self.known.append(Notice(path, reason))
         return True
@@ -630,7 +634,7 @@ class _Syncing:
         for item in items:
             if isinstance(item, Record):
                 self._taken.add(item.id)
-            elif self._was_told(item) and self.found.on_error != "stop":
+            elif self._was_reported(item) and self.files.on_error != "stop":
                 continue
             if isinstance(item, Notice):
                 self.notices.append(item)
@@ -641,11 +645,11 @@ class _Syncing:
         """Remove and rename documents; return what is left to do, which after a kill is less than
         the whole plan.
         """
-        tables, here = transaction.tables, self.found.scope.here
-        whole = stored_files(tables)
-        stored = _unread_again(self.found.scope.part_of(whole), self._stale)
-        plan = compare(stored, self.found.hashes)
-        _check_new(self.found.scope, tables, plan)
+        tables, here = transaction.tables, self.files.scope.here
+        all_stored = stored_files(tables)
+        stored = _unread_again(self.files.scope.part_of(all_stored), self._stale)
+        plan = compare(stored, self.files.hashes)
+        _check_new(self.files.scope, tables, plan)
         self._remove(transaction, set(plan.deleted))
         # the path and title of a renamed file are still the old ones: without a hash it counts as
         # changed until read
@@ -655,7 +659,7 @@ class _Syncing:
         }
         moved = [
             file.doc
-            for name, file in whole.items()
+            for name, file in all_stored.items()
             if file.folder != here and name not in plan.deleted
         ]
         transaction.rewrite(
@@ -687,27 +691,27 @@ def watch_folder(
     act: Callable[[], object],
     *,
     reading: Reading | None = None,
-    told: Callable[[str], object] = logger.warning,
+    report: Callable[[str], object] = logger.warning,
 ) -> None:
     """Call `act` now, and again whenever the files of a folder have changed and then stayed the
     same for a while.
 
     Two looks are `seconds` apart; files must stay as they are for as long. What `act` raises ends
     the watch, but not an IndexLockedError: then it is called again until the index is free, and
-    `told` gets a line that says so.
+    `report` gets a line that says so.
     """
-    act = partial(_once_free, act, seconds, told)
-    found = seen = _look(folder, reading)
+    act = partial(_once_free, act, seconds, report)
+    state = seen = _look(folder, reading)
     act()
     while True:
         time.sleep(seconds)
-        before, found = found, _look(folder, reading)
-        if found == before != seen:
-            seen = found
+        before, state = state, _look(folder, reading)
+        if state == before != seen:
+            seen = state
             act()
 
 
-def _once_free(act: Callable[[], object], seconds: float, told: Callable[[str], object]) -> None:
+def _once_free(act: Callable[[], object], seconds: float, report: Callable[[str], object]) -> None:
     waiting = False
     while True:
         try:
@@ -715,7 +719,7 @@ def _once_free(act: Callable[[], object], seconds: float, told: Callable[[str], 
             return
         except IndexLockedError as error:
             if not waiting:
-                told(f"{error}; waiting for it")
+                report(f"{error}; waiting for it")
             waiting = True
             time.sleep(seconds)
 
@@ -724,11 +728,11 @@ def _look(folder: Path, reading: Reading | None) -> dict[str, tuple[int, int, in
     """Size, time, number and metadata of every file that is read: a hint that something changed,
     not a proof.
     """
-    found = {}
+    states = {}
     for file in list_folder(folder, reading).files:
         try:
-            about = file.path.stat()
+            stat = file.path.stat()
         except OSError:  # it is gone since it was listed
             continue
-        found[file.id] = (about.st_size, about.st_mtime_ns, about.st_ino, file.labels_sha256)
-    return found
+        states[file.id] = (stat.st_size, stat.st_mtime_ns, stat.st_ino, file.labels_sha256)
+    return states

@@ -245,9 +245,11 @@ class Transaction:
             if k not in free and k != "replaceable" and theirs.get(k) != ours.get(k)
         ]
         if keys:
-            shown = ["command"] if "command" in keys else keys  # another one has other arguments
+            keys_shown = (
+                ["command"] if "command" in keys else keys
+            )  # another one has other arguments
             differences = "; ".join(
-                f"{k} was {theirs.get(k)!r} and is {ours.get(k)!r}" for k in shown
+                f"{k} was {theirs.get(k)!r} and is {ours.get(k)!r}" for k in keys_shown
             )
             raise ConfigError(
                 f"{self.place}: an interrupted change with other arguments is unfinished"
@@ -324,9 +326,9 @@ class Transaction:
         """Replace the metadata and files of documents by id, where they are there; what people set
         in it stays. Returns how many documents had others.
         """
-        found = self.tables.find(changed)
-        edits = self.tables.edits(doc for doc, _ in found.values())
-        by_doc = {doc: changed[name].edited(edits.get(name)) for name, (doc, _) in found.items()}
+        stored = self.tables.find(changed)
+        edits = self.tables.edits(doc for doc, _ in stored.values())
+        by_doc = {doc: changed[name].edited(edits.get(name)) for name, (doc, _) in stored.items()}
         return self.rewrite(by_doc, lambda row: metadata_columns(by_doc[row["doc"]]))
 
     def rewrite(
@@ -368,16 +370,16 @@ class Transaction:
         """Delete documents from the datasets, and what is counted of them; those that are not there
         are fine.
         """
-        found, counts = self.tables.counted(np.unique(docs)) if len(docs) else (docs, {})
-        if not len(found):
+        stored_docs, counts = self.tables.counted(np.unique(docs)) if len(docs) else (docs, {})
+        if not len(stored_docs):
             return
-        self.tables.delete(found)
+        self.tables.delete(stored_docs)
         self.state.counts += -Counts(
-            documents=len(found),
+            documents=len(stored_docs),
             cut_documents=int((counts["cut_tokens"] > 0).sum()),
             **{name: int(counts[name].sum()) for name in counts},
         )
-        owners = {"document": found, "passage": np.repeat(found, counts["passages"])}
+        owners = {"document": stored_docs, "passage": np.repeat(stored_docs, counts["passages"])}
         self.state.tiers = [
             replace(
                 tier,
@@ -418,8 +420,8 @@ class Transaction:
         path = self.index_dir.manifest(manifest.name)
         path.parent.mkdir(exist_ok=True)
         manifest.write(path)
-        kept = {} if self.base is None else self.base.files
-        note_checked(self.root, manifest.files, listed.keys() - kept.keys())
+        base_files = {} if self.base is None else self.base.files
+        note_checked(self.root, manifest.files, listed.keys() - base_files.keys())
         files.fsync_folder(self.root)
         self.index_dir.publish(manifest.name)
         self.index_dir.journal.unlink(missing_ok=True)

@@ -123,7 +123,7 @@ def build_index(
         None,
         1,
         secrets.token_hex(4),
-        encoding.beside(index_dir.location),
+        encoding.as_seen_from(index_dir.location),
         index,
         reading=reading.of_folder(),
     )
@@ -142,10 +142,10 @@ def _open_source(
             )
         stored = StoredShards(old)
         embedder, encoding = load_as_asked(options)
-        kept: dict[str, Any] = {
+        stored_rules: dict[str, Any] = {
             name: getattr(stored.encoding, name) for name in WORD_RULES if name not in options
         }
-        return ModelSource(embedder), replace(encoding, **kept), stored.texts()
+        return ModelSource(embedder), replace(encoding, **stored_rules), stored.texts()
     ready = open_vectors(options.get("vectors"), corpus)
     if ready is None:
         embedder, encoding = load_as_asked(options)
@@ -185,10 +185,10 @@ def _encoding_of_shards(
     """
     made = shards.encoding
     for name in ("passage_tokens", "passage_overlap", "late", "max_tokens"):
-        asked = options.get(name)
-        if asked is not None and asked != getattr(made, name):
+        option = options.get(name)
+        if option is not None and option != getattr(made, name):
             raise ConfigError(
-                f"{name}={asked!r}: the documents of {shards.name} were encoded with"
+                f"{name}={option!r}: the documents of {shards.name} were encoded with"
                 f" {getattr(made, name)!r}; leave it out, or build that again"
             )
     chosen = {name: options[name] for name in ("granularity", "storage_dtype") if name in options}
@@ -519,13 +519,13 @@ class Selection:
 
     def numbers(self, transaction: Transaction) -> list[int]:
         tables = transaction.tables
-        known = tables.find(self._ids)
-        missing = next((i for i in self._ids if i not in known), None)
+        documents = tables.find(self._ids)
+        missing = next((i for i in self._ids if i not in documents), None)
         if missing is not None and not self._missing_ok:
             raise InputError(
                 f"{transaction.place}: no document has the id {missing!r}; nothing was changed"
             )
-        docs = {doc for doc, _ in known.values()}
+        docs = {doc for doc, _ in documents.values()}
         if self._where is not None:
             matching = tables.matching(self._where)
             docs.update(matching.tolist())

@@ -174,11 +174,11 @@ def _count_problems(tables: Tables, manifest: Manifest) -> Iterator[str]:
     """Differences between the datasets, and between them and the manifest's counts."""
     rows = tables.documents.scan(["doc", "id", *COUNTS])
     docs = np.sort(rows["doc"].to_numpy())
-    found = {name: int(rows[name].to_numpy().sum()) for name in COUNTS} | {
+    totals = {name: int(rows[name].to_numpy().sum()) for name in COUNTS} | {
         "documents": len(docs),
         "cut_documents": int((rows["cut_tokens"].to_numpy() > 0).sum()),
     }
-    for name, value in found.items():
+    for name, value in totals.items():
         if value != getattr(manifest.counts, name):
             yield (
                 f"{tables.root}: {value} {name}, the manifest says {getattr(manifest.counts, name)}"
@@ -203,12 +203,14 @@ def _vector_problems(
     tables: Tables, manifest: Manifest, kind: Kind, numbers: IntArray
 ) -> Iterator[str]:
     encoding = manifest.encoding
-    for some, vectors in StoredVectors(tables, kind, encoding.dim).blocks(0, manifest.next_doc):
+    for vector_numbers, vectors in StoredVectors(tables, kind, encoding.dim).blocks(
+        0, manifest.next_doc
+    ):
         with np.errstate(over="ignore", invalid="ignore"):  # of a damaged vector
             lengths = np.linalg.norm(vectors, axis=1)
         wrong = ~np.isfinite(lengths) | ((np.abs(lengths - 1) > _OFF_UNIT) & (lengths > 1e-6))
         if wrong.any():
-            number = int(some[wrong][0])
+            number = int(vector_numbers[wrong][0])
             doc = number if kind == "document" else number >> PASSAGE_BITS
             yield f"{tables.root}: the {kind} vector of document number {doc} is not of unit length"
     for tier in manifest.tiers_of(kind):

@@ -55,10 +55,10 @@ def plan(
         for tier in tiers
         if tier.kind == kind
     )
-    rest = live - sum(part[2] for part in parts)
-    if rest > limit:
-        parts.append((parts[-1][1], next_doc, rest, 0))
-    worn = [kept < count * (1 - DEAD_SHARE) or not count for _, _, kept, count in parts]
+    uncovered = live - sum(part[2] for part in parts)
+    if uncovered > limit:
+        parts.append((parts[-1][1], next_doc, uncovered, 0))
+    worn = [alive < count * (1 - DEAD_SHARE) or not count for _, _, alive, count in parts]
     start, later = len(parts), 0
     for place in range(len(parts) - 1, 0, -1):
         later += parts[place][2]

@@ -54,15 +54,14 @@ CAGRA = re.compile(r"CAGRA(\d*)")
 
 def import_faiss() -> Any:
     """The `faiss` module."""
-    there = (
-        []
-        if "faiss" in sys.modules
-        else [f"{name} {found}" for name in _WHEELS if (found := installed(name))]
-    )
-    if len(there) > 1:
+    wheels = []
+    if "faiss" not in sys.modules:
+        versions = ((name, installed(name)) for name in _WHEELS)
+        wheels = [f"{name} {version}" for name, version in versions if version]
+    if len(wheels) > 1:
         raise BackendError(
-            f"{' and '.join(there)} are both installed and write the same files: `pip uninstall -y"
-            f" {' '.join(each.partition(' ')[0] for each in there)}`, then `pip install` the one"
+            f"{' and '.join(wheels)} are both installed and write the same files: `pip uninstall -y"
+            f" {' '.join(wheel.partition(' ')[0] for wheel in wheels)}`, then `pip install` the one"
             " that you want"
         )
     with extra_for("building and searching an index", "cpu"):
@@ -82,18 +81,18 @@ def chosen(index: str, count: int) -> tuple[str, dict[str, int]]:
     if index == AUTO:
         cells = 1 if count <= ONE_LIST else 2 ** round(math.log2(math.sqrt(count)))
         return f"IVF{cells},RaBitQfs", {} if cells == 1 else {"nprobe": cells // 4}
-    factory, *given = index.split(";")
+    factory, *assignments = index.split(";")
     if CAGRA.fullmatch(factory) and count < FEWEST_IN_GRAPH:
         factory = "Flat"
     settings = {}
-    for each in given:
-        name, _, value = each.partition("=")
+    for assignment in assignments:
+        name, _, value = assignment.partition("=")
         if name not in DEFAULT_PARAMS or not (
             value.isascii() and value.isdigit() and 0 < int(value) < 1 << 31
         ):
             raise ConfigError(
-                f"index={index!r}: {each!r} is not one of the settings {', '.join(DEFAULT_PARAMS)}"
-                " (nprobe=64)"
+                f"index={index!r}: {assignment!r} is not one of the settings"
+                f" {', '.join(DEFAULT_PARAMS)} (nprobe=64)"
             )
         settings[name] = int(value)
     return factory, settings
@@ -157,10 +156,10 @@ def train(index: faiss.Index, sample: FloatArray, factory: str, device: str = "c
     ):
         try:  # what finds the nearest centroid of each vector, again and again
             centroids, options = faiss.IndexFlat(ivf.d, ivf.metric_type), faiss.GpuClonerOptions()
-            there = faiss.index_cpu_to_gpu(
+            trained_on_card = faiss.index_cpu_to_gpu(
                 faiss.StandardGpuResources(), _card(device), centroids, options
             )
-            ivf.clustering_index = there
+            ivf.clustering_index = trained_on_card
             index.train(sample)
         except (RuntimeError, MemoryError) as error:
             _log.warning(
@@ -169,7 +168,7 @@ def train(index: faiss.Index, sample: FloatArray, factory: str, device: str = "c
         finally:
             if ivf.clustering_index is not None:
                 ivf.clustering_index = None
-                there.this.own(True)  # given to the index, which forgets it
+                trained_on_card.this.own(True)  # given to the index, which forgets it
     try:
         if not index.is_trained:
             index.train(sample)
@@ -234,14 +233,14 @@ def best_halves(vectors: np.ndarray, queries: FloatArray, k: int, margin: float)
         faiss.swig_ptr(codes), codes.size, held.codes.owner
     )
     held.ntotal = len(vectors)
-    asked = k
+    depth = k
     with threads_for(len(queries)):
         while True:
-            asked = min(2 * asked, len(vectors))
-            scores, places = held.search(queries, asked)
-            found = scores >= scores[:, k - 1 : k] - margin
-            if asked == len(vectors) or not found[:, -1].any():
-                return np.unique(places[found])
+            depth = min(2 * depth, len(vectors))
+            scores, places = held.search(queries, depth)
+            is_near = scores >= scores[:, k - 1 : k] - margin
+            if depth == len(vectors) or not is_near[:, -1].any():
+                return np.unique(places[is_near])
 
 
 def innermost(index: faiss.Index) -> Any:
@@ -316,10 +315,10 @@ def read(path: Path, *, mapped: bool) -> faiss.Index:
 
 # 400 find .97 of the ten nearest among 10^6
 DEFAULT_PARAMS = {"nprobe": 32, "efSearch": 96, "rescore": 500}
-# ids that a selector is made of and asked for, while FAISS finds one more candidate (both measured)
-SELECTED = 5
+# ids that FAISS's selector takes up in the time in which one more candidate is found and dropped
+IDS_PER_CANDIDATE = 5
 
-MOST_EFFORT = 16  # how many times harder a limited search looks at most
+MAX_EFFORT_FACTOR = 16  # how many times harder a limited search looks at most
 
 
 @dataclass(frozen=True)
@@ -374,10 +373,10 @@ class FaissSearcher:
     Safe to use from many threads.
     """
 
-    def __init__(self, tier: Tier, index: Any, there: Any = None) -> None:
+    def __init__(self, tier: Tier, index: Any, on_card: Any = None) -> None:
         self.tier = tier
         self.index = index
-        self.there = there
+        self.on_card = on_card
         self.traits = FaissTraits.of(index)
         self.params = {**DEFAULT_PARAMS, **tier.params}
         self.first, self.stop = number_range(tier.kind, tier.first, tier.stop)
@@ -397,9 +396,9 @@ class FaissSearcher:
 
     def followed_by(self, tier: Tier) -> FaissSearcher:
         """The same file as another version's manifest describes it."""
-        return self if tier == self.tier else FaissSearcher(tier, self.index, self.there)
+        return self if tier == self.tier else FaissSearcher(tier, self.index, self.on_card)
 
-    def wanted(self, k: int) -> int:
+    def candidates_for(self, k: int) -> int:
         """How many candidates to ask for when `k` are needed: of 400, three each find .88, of the
         first 100 .97.
         """
@@ -420,30 +419,36 @@ class FaissSearcher:
         if among is not None:
             share = len(among) / max(count, 1)
             sifted = int(1.25 * ask / share) + 16
-            cheaper = grown > 1 or self.traits.knob == "efSearch" or len(among) < SELECTED * sifted
+            cheaper = (
+                grown > 1
+                or self.traits.knob == "efSearch"
+                or len(among) < IDS_PER_CANDIDATE * sifted
+            )
             if self.traits.takes_selector and cheaper:
                 selector = import_faiss().IDSelectorBatch(among)
                 # the nearest of few are further away
-                effort = grown * min(round(1 / share), MOST_EFFORT)
+                effort = grown * min(round(1 / share), MAX_EFFORT_FACTOR)
             else:
                 sift, ask = True, sifted
-        scores, numbers = self._asked(queries, min(ask, count), selector, effort)
-        gone = (numbers < 0) | np.isnan(scores)
+        scores, numbers = self._search(queries, min(ask, count), selector, effort)
+        is_left_out = (numbers < 0) | np.isnan(scores)
         if sift and among is not None:
-            gone |= ~find_in(among, numbers)[1]
-        scores[gone], numbers[gone] = -np.inf, -1
+            is_left_out |= ~find_in(among, numbers)[1]
+        scores[is_left_out], numbers[is_left_out] = -np.inf, -1
         return scores, numbers
 
-    def _asked(
+    def _search(
         self, queries: FloatArray, k: int, selector: Any, effort: int
     ) -> tuple[FloatArray, IntArray]:
         params, graph = self._parameters(k, selector, effort), self.traits.knob == "efSearch"
-        if self.there is not None and selector is None:
+        if self.on_card is not None and selector is None:
             width = max(k, min(self.params[self.traits.knob] * effort, self.traits.largest))
-            if width <= (MOST_IN_GRAPH if graph else MOST_ON_CARD):
-                wanted = import_faiss().SearchParametersCagra(itopk_size=width) if graph else params
+            if width <= (MAX_CANDIDATES_IN_GRAPH if graph else MAX_CANDIDATES_ON_CARD):
+                card_params = (
+                    import_faiss().SearchParametersCagra(itopk_size=width) if graph else params
+                )
                 with _card_lock:
-                    return self.there.search(queries, k, params=wanted)
+                    return self.on_card.search(queries, k, params=card_params)
         with threads_for(len(queries)):
             return self.index.search(queries, k, params=params)
 
@@ -472,8 +477,8 @@ class FaissSearcher:
 
 # what FAISS has on GPUs and torch does not outrun there
 _ON_CARD = re.compile(r"IVF\d+,(Flat|SQ8|SQfp16|PQ\d+(x8)?)")
-MOST_ON_CARD = 2048  # candidates, and lists, of one search by FAISS on a GPU
-MOST_IN_GRAPH = 512  # candidates of one search there by CAGRA
+MAX_CANDIDATES_ON_CARD = 2048  # candidates, and lists, of one search by FAISS on a GPU
+MAX_CANDIDATES_IN_GRAPH = 512  # candidates of one search there by CAGRA
 _WORK_ON_CARD = 1 << 29  # bytes for intermediate results
 _card_lock = threading.Lock()  # FAISS's memory for intermediate results serves one search at a time
 
@@ -482,11 +487,11 @@ def card_takes(tiers: Sequence[Tier]) -> bool:
     """Whether FAISS has a GPU, and on it the types of all these files."""
     faiss = import_faiss()
     graphs = hasattr(faiss, "GpuIndexCagra")
-    known = (
+    takes_card = (
         _ON_CARD.fullmatch(tier.factory) or (graphs and CAGRA.fullmatch(tier.factory))
         for tier in tiers
     )
-    return all(known) and faiss.get_num_gpus() > 0
+    return all(takes_card) and faiss.get_num_gpus() > 0
 
 
 def copied_to_cards(file: FaissSearcher, path: Path, device: str) -> FaissSearcher:
@@ -502,15 +507,17 @@ def copied_to_cards(file: FaissSearcher, path: Path, device: str) -> FaissSearch
     try:
         with _card_lock:
             if len(cards) == 1:
-                there = faiss.index_cpu_to_gpu(_resources(cards[0]), cards[0], file.index, options)
+                on_cards = faiss.index_cpu_to_gpu(
+                    _resources(cards[0]), cards[0], file.index, options
+                )
             else:
-                there = faiss.index_cpu_to_gpu_multiple_py(
+                on_cards = faiss.index_cpu_to_gpu_multiple_py(
                     [*map(_resources, cards)], file.index, options, cards
                 )
     except (RuntimeError, MemoryError) as error:
         what = f"{path}: FAISS cannot copy {file.tier.factory!r} to {device!r}"
         raise BackendError(f"{what}: {reason(error)}; search with device='cpu'") from error
-    return FaissSearcher(file.tier, file.index, there)
+    return FaissSearcher(file.tier, file.index, on_cards)
 
 
 def can_make(index: str) -> bool:
@@ -545,9 +552,9 @@ def graph_by_card(
         graph = faiss.GpuIndexCagra(
             faiss.StandardGpuResources(), dim, faiss.METRIC_INNER_PRODUCT, config
         )
-        there = faiss.IndexIDMap(graph)
-        there.add_with_ids(vectors, ids)
-        return faiss.index_gpu_to_cpu(there)
+        indexed = faiss.IndexIDMap(graph)
+        indexed.add_with_ids(vectors, ids)
+        return faiss.index_gpu_to_cpu(indexed)
     except (RuntimeError, MemoryError) as error:
         raise BackendError(
             f"index {factory!r}: cuda:{card} cannot make it: {reason(error)}; use HNSW32"

@@ -50,8 +50,8 @@ def top(scores: FloatArray, ids: IntArray, k: int) -> tuple[FloatArray, IntArray
     """The `k` best of candidates `[n, m]` per row, best first, ties by the lower id; padded with
     -inf and -1 to `k`.
     """
-    order, each = np.lexsort((ids, -scores), axis=1)[:, :k], np.arange(len(scores))[:, None]
-    scores, ids = scores[each, order], ids[each, order]
+    order, rows = np.lexsort((ids, -scores), axis=1)[:, :k], np.arange(len(scores))[:, None]
+    scores, ids = scores[rows, order], ids[rows, order]
     ids = np.where(np.isneginf(scores), -1, ids)
     if scores.shape[1] == k:
         return scores, ids
@@ -67,7 +67,7 @@ def best(
     """The `k` best of candidates that come in blocks of ids `[m]` and scores `[n, m]`, as `top`
     gives them.
     """
-    kept = np.full((n, 0), -np.inf, dtype=np.float32), np.full((n, 0), -1, dtype=np.int64)
+    best = np.full((n, 0), -np.inf, dtype=np.float32), np.full((n, 0), -1, dtype=np.int64)
     for ids, scores in blocks:
         if len(ids) > k:
             # every score that ties with the k-th is kept, so that `top` decides between equals and
@@ -76,10 +76,10 @@ def best(
             columns = np.flatnonzero((scores >= least[:, None]).any(axis=0))
             ids, scores = ids[columns], scores[:, columns]
         rows = np.broadcast_to(ids, scores.shape)
-        kept = top(
-            np.concatenate([kept[0], scores], axis=1), np.concatenate([kept[1], rows], axis=1), k
+        best = top(
+            np.concatenate([best[0], scores], axis=1), np.concatenate([best[1], rows], axis=1), k
         )
-    return kept if kept[0].shape[1] == k else top(*kept, k)
+    return best if best[0].shape[1] == k else top(*best, k)
 
 
 ALIKE = 1e-5  # by which sums in float32 of the same numbers may differ
@@ -162,11 +162,11 @@ class Memory:
             if start == 0:
                 blocks.append(block)
             elif start < len(block):  # copied, so that what is left out does not stay in memory
-                kept = block.vectors[start:]
+                remaining = block.vectors[start:]
                 blocks.append(
                     Block(
                         block.numbers[start:].copy(),
-                        kept.copy() if self.device == "cpu" else kept.clone(),
+                        remaining.copy() if self.device == "cpu" else remaining.clone(),
                     )
                 )
         return Memory(self.dim, self.device, tuple(blocks))
@@ -194,12 +194,12 @@ class Memory:
         """
         import torch
 
-        found = []
+        results = []
         for start in range(0, len(queries), _QUERIES):
-            wanted = torch.from_numpy(queries[start : start + _QUERIES]).to(self.device)
+            query_rows = torch.from_numpy(queries[start : start + _QUERIES]).to(self.device)
             scores, numbers = (
-                [wanted[:, :0]],
-                [torch.empty(len(wanted), 0, dtype=torch.int64, device=self.device)],
+                [query_rows[:, :0]],
+                [torch.empty(len(query_rows), 0, dtype=torch.int64, device=self.device)],
             )
             for block, rows in self._selected(among):
                 held, ids = (
@@ -208,19 +208,21 @@ class Memory:
                 )
                 if rows is not None:
                     held = held[torch.from_numpy(rows).to(self.device)]
-                _, order = (wanted.to(held.dtype) @ held.T).topk(min(2 * k + 16, len(held)), dim=1)
-                scores.append(torch.bmm(held[order].float(), wanted[:, :, None])[..., 0])
+                _, order = (query_rows.to(held.dtype) @ held.T).topk(
+                    min(2 * k + 16, len(held)), dim=1
+                )
+                scores.append(torch.bmm(held[order].float(), query_rows[:, :, None])[..., 0])
                 numbers.append(ids.to(self.device)[order])
             together, places = torch.cat(numbers, 1).sort(dim=1)
             by_number = torch.cat(scores, 1).gather(1, places)
             # ties by the lower number
             ordered, order = by_number.sort(dim=1, descending=True, stable=True)
-            found.append(
+            results.append(
                 (ordered[:, :k].cpu().numpy(), together.gather(1, order[:, :k]).cpu().numpy())
             )
         return top(
-            np.concatenate([part[0] for part in found]),
-            np.concatenate([part[1] for part in found]),
+            np.concatenate([part[0] for part in results]),
+            np.concatenate([part[1] for part in results]),
             k,
         )
 
@@ -231,8 +233,8 @@ class Memory:
                 yield block, None
                 continue
             here = between(among, int(block.numbers[0]), int(block.numbers[-1]) + 1)
-            places, there = find_in(block.numbers, here)
-            rows = places[there]
+            places, is_present = find_in(block.numbers, here)
+            rows = places[is_present]
             if len(rows):
                 yield block, rows
 
@@ -289,23 +291,24 @@ def check_room(device: str, count: int, dim: int) -> None:
 
     free, _ = torch.cuda.mem_get_info(torch.device(device))
     # blocks are copied when they are joined; scores of one
-    each, spare = (2 * dim, 2 * LARGEST_BLOCK * (dim + _QUERIES))
-    if count * each + spare > free:
+    bytes_per_vector, spare = (2 * dim, 2 * LARGEST_BLOCK * (dim + _QUERIES))
+    if count * bytes_per_vector + spare > free:
         gib = 2**30
         raise BackendError(
             f"device {device!r}: {count:,} vectors of {dim} components take"
-            f" {count * each / gib:.2f} GiB and a search {spare / gib:.2f} GiB, but"
-            f" {free / gib:.2f} GiB are free, enough for {max(0, free - spare) // each:,}"
-            " vectors: free memory of the card, divide the index into shards, or search with"
+            f" {count * bytes_per_vector / gib:.2f} GiB and a search {spare / gib:.2f} GiB, but"
+            f" {free / gib:.2f} GiB are free, enough for"
+            f" {max(0, free - spare) // bytes_per_vector:,} vectors: free memory of the card, divide the index into shards, or search with"
             " device='cpu'"
         )
 
 
-MOST_GONE = 128  # vectors in memory that are not stored any more, before memory is filled again
+# vectors in memory that are not stored any more, before memory is filled again
+MAX_DEAD_IN_MEMORY = 128
 # codes that are scanned, and their best vectors read, while one vector is read and multiplied
-READ = 12
+CODES_PER_VECTOR_READ = 12
 BLOCK = 16384  # vectors read at once by their numbers
-HARDER = 8  # how many times more candidates are asked for when too few remained
+CANDIDATE_GROWTH = 8  # how many times more candidates are asked for when too few remained
 
 
 class Nearest:
@@ -327,7 +330,7 @@ class Nearest:
         self._memory = memory
         self._covered = covered  # number of the first document that is in memory
         self._vectors = vectors
-        self._gone = len(memory) - (count - sum(file.live for file in self._files))
+        self._dead_in_memory = len(memory) - (count - sum(file.live for file in self._files))
 
     @classmethod
     def open(
@@ -349,12 +352,12 @@ class Nearest:
         map. Open files of `before`, an earlier version, and what it read serve again.
         """
         tiers = sorted((tier for tier in tiers if tier.kind == kind), key=lambda tier: tier.first)
-        known = {} if before is None else {file.tier.file: file for file in before._files}
+        open_files = {} if before is None else {file.tier.file: file for file in before._files}
         files: list[FaissSearcher] = []
         check_device(device)
         if device == "cpu" or (tiers and card_takes(tiers)):
             for tier in tiers:
-                if opened := known.get(tier.file):
+                if opened := open_files.get(tier.file):
                     files.append(opened.followed_by(tier))
                     continue
                 opened = FaissSearcher.open(root, tier, mapped=mapped)
@@ -369,16 +372,16 @@ class Nearest:
             nearest = cls(
                 files, memory.with_blocks(vectors.blocks(read, END)), covered, vectors, count
             )
-            if 0 <= nearest._gone <= MOST_GONE:
+            if 0 <= nearest._dead_in_memory <= MAX_DEAD_IN_MEMORY:
                 return nearest
         memory = Memory(vectors.dim, device)
         check_room(device, count - sum(file.live for file in files), vectors.dim)
         memory = memory.with_blocks(vectors.blocks(covered, END))
         nearest = cls(files, memory, covered, vectors, count)
-        if nearest._gone:
+        if nearest._dead_in_memory:
             raise IndexFormatError(
                 f"{root}: {len(memory):,} {kind} vectors are stored outside of the FAISS files,"
-                f" but {len(memory) - nearest._gone:,} are counted: the index is damaged;"
+                f" but {len(memory) - nearest._dead_in_memory:,} are counted: the index is damaged;"
                 " restore it from a copy or build it again"
             )
         return nearest
@@ -397,26 +400,26 @@ class Nearest:
         k = min(k, self.count if among is None else len(among))
         if k <= 0 or not len(queries):
             return np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
-        found = [self._in_memory(queries, k, among)] if len(self._memory) else []
+        results = [self._in_memory(queries, k, among)] if len(self._memory) else []
         ranges: list[tuple[FaissSearcher, IntArray | None]] = []
         for file in self._files:
             here = None if among is None else between(among, file.first, file.stop)
             if here is not None and not len(here):
                 continue
             if exact or self._cheaper_exactly(file, k, here):
-                found.append(self._exactly(file, queries, k, here))
+                results.append(self._exactly(file, queries, k, here))
             else:
                 ranges.append((file, here))
         if ranges:
-            found.append(self._by_files(ranges, queries, k))
-        return found[0] if len(found) == 1 and not ranges else _top(found, k)
+            results.append(self._by_files(ranges, queries, k))
+        return results[0] if len(results) == 1 and not ranges else _top(results, k)
 
     def _in_memory(
         self, queries: FloatArray, k: int, among: IntArray | None
     ) -> tuple[FloatArray, IntArray]:
-        if not self._gone or among is not None:
+        if not self._dead_in_memory or among is not None:
             return self._memory.search(queries, k, among)
-        scores, numbers = self._memory.search(queries, k + self._gone)
+        scores, numbers = self._memory.search(queries, k + self._dead_in_memory)
         stored = self._vectors.stored(ascending(numbers[numbers >= 0]))
         return top(np.where(np.isin(numbers, stored), scores, -np.inf), numbers, k)
 
@@ -426,9 +429,11 @@ class Nearest:
         """
         # all still stored, and scored as they are: no look-up
         true = file.traits.keeps_floats and not file.tier.dead
-        asked = 0 if true else file.wanted(k)
+        candidates = 0 if true else file.candidates_for(k)
         read = file.live if here is None else len(here)
-        return read <= asked + file.live // READ or (here is None and 4 * k >= file.live)
+        return read <= candidates + file.live // CODES_PER_VECTOR_READ or (
+            here is None and 4 * k >= file.live
+        )
 
     def _exactly(
         self, file: FaissSearcher, queries: FloatArray, k: int, here: IntArray | None
@@ -451,28 +456,30 @@ class Nearest:
         """The best that files find, looked up among the stored vectors; all, where there are not
         `k`.
         """
-        wanted = max(file.wanted(k) for file, _ in files)
+        width = max(file.candidates_for(k) for file, _ in files)
         enough = min(k, sum(file.live if here is None else len(here) for file, here in files))
         grown = 1
         while True:
-            asked = [file.candidates(queries, wanted, here, grown=grown) for file, here in files]
-            found, complete = [], True
-            for query, numbers in zip(queries, _top(asked, wanted * grown)[1], strict=True):
+            results = [file.candidates(queries, width, here, grown=grown) for file, here in files]
+            rankings, complete = [], True
+            for query, numbers in zip(queries, _top(results, width * grown)[1], strict=True):
                 candidates = ascending(numbers[numbers >= 0])
                 stored = self._vectors.stored(candidates)
                 # of few left, the best is not that of all
                 complete &= len(stored) >= max(enough, len(candidates) // 2)
-                found.append(search_exactly(self._vectors.selected(stored, BLOCK), query[None], k))
+                rankings.append(
+                    search_exactly(self._vectors.selected(stored, BLOCK), query[None], k)
+                )
             if complete:
-                scores, best = map(np.concatenate, zip(*found, strict=True))
+                scores, best = map(np.concatenate, zip(*rankings, strict=True))
                 return scores, best
-            if all(file.exhausted(wanted, grown) for file, _ in files):
+            if all(file.exhausted(width, grown) for file, _ in files):
                 break
-            grown *= HARDER
+            grown *= CANDIDATE_GROWTH
         return _top([self._exactly(file, queries, k, here) for file, here in files], k)
 
 
-def _top(found: Sequence[tuple[FloatArray, IntArray]], k: int) -> tuple[FloatArray, IntArray]:
+def _top(results: Sequence[tuple[FloatArray, IntArray]], k: int) -> tuple[FloatArray, IntArray]:
     """The `k` best of several scores and numbers `[n, m]` a row."""
-    scores, numbers = zip(*found, strict=True)
+    scores, numbers = zip(*results, strict=True)
     return top(np.concatenate(scores, axis=1), np.concatenate(numbers, axis=1), k)

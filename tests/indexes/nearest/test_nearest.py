@@ -231,7 +231,7 @@ def test_single_deletions_cost_no_reading_and_memory_is_filled_again_when_they_a
         nearest = Nearest.open(tmp_path, "document", [], stored, len(stored.rows), before=nearest)
         scans += stored.scanned > 0
         assert np.array_equal(nearest.search(query, 5)[1], stored.nearest(query, 5)[1])
-    assert scans == 300 // (tiers.MOST_GONE + 1)
+    assert scans == 300 // (tiers.MAX_DEAD_IN_MEMORY + 1)
 
 
 def test_counts_that_contradict_what_is_stored_are_an_error(tmp_path: Path) -> None:
@@ -480,7 +480,11 @@ def test_a_graph_of_a_card_is_searched_on_a_cpu_too(tmp_path: Path, copies: list
     )
     assert tier.factory == "CAGRA32"
     file = FaissSearcher.open(tmp_path, tier)
-    assert (file.traits.knob, file.traits.keeps_floats, file.wanted(10)) == ("efSearch", True, 10)
+    assert (file.traits.knob, file.traits.keeps_floats, file.candidates_for(10)) == (
+        "efSearch",
+        True,
+        10,
+    )
     queries, few = queries_near(stored, 5), stored.numbers[::3]
     for device in ("cpu", "cuda:1"):
         nearest = Nearest.open(tmp_path, "document", [tier], stored, 6000, device=device)
