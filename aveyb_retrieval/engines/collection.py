@@ -255,7 +255,7 @@ class CollectionView(ABC):
         return np.array([counts.get(doc, 0) for doc in docs.tolist()], np.int64)
 
     def best_passages(
-        self, docs: IntArray, query: FloatArray, words: Sequence[str], each: int
+        self, docs: IntArray, query: FloatArray, words: Sequence[str], count: int
     ) -> IntArray:
         """All passages of some documents."""
         return self.passage_numbers(docs.tolist())

@@ -113,7 +113,7 @@ def build_on_ray(
         waiting = {
             task.remote(read, str(place), (number, of), shared) for number in range(1, of + 1)
         }
-        with shown(given.get("progress")) as show:
+        with shown(build_options.get("progress")) as show:
             while waiting:
                 show("building shards", of - len(waiting), of, 0)
                 (done, *_), _ = ray.wait(list(waiting))

@@ -224,9 +224,9 @@ class EngineView(Protocol):
         """How many passages documents `[n]` have, `[n]`; 0 for those that are not there."""
 
     def best_passages(
-        self, docs: IntArray, query: FloatArray, words: Sequence[str], each: int
+        self, docs: IntArray, query: FloatArray, words: Sequence[str], count: int
     ) -> IntArray:
-        """Numbers of passages among which are the `each` best of every one of some documents: the
+        """Numbers of passages among which are the `count` best of every one of some documents: the
         nearest to a vector.
 
         Where `query` is empty, the best by words. An engine may give all passages of the documents.

@@ -298,8 +298,8 @@ def check_room(device: str, count: int, dim: int) -> None:
             f"device {device!r}: {count:,} vectors of {dim} components take"
             f" {count * bytes_per_vector / gib:.2f} GiB and a search {spare / gib:.2f} GiB, but"
             f" {free / gib:.2f} GiB are free, enough for"
-            f" {max(0, free - spare) // bytes_per_vector:,} vectors: free memory of the card, divide the index into shards, or search with"
-            " device='cpu'"
+            f" {max(0, free - spare) // bytes_per_vector:,} vectors: free memory of the card,"
+            " divide the index into shards, or search with device='cpu'"
         )
 
 

@@ -45,7 +45,7 @@ class Alert(msgspec.Struct):
     filter: dict[str, Any] | None = None
     build: str = ""
     upto: int = 1
-    told: list[str] = []  # msgspec makes a new one for each
+    reported: list[str] = []  # msgspec makes a new one for each
 
 
 class _State(msgspec.Struct):
@@ -127,7 +127,7 @@ def _ask(alert: Alert, snapshot: Snapshot, retriever: Retriever) -> list[Row]:
     Among so few documents that confidences are not known it reports nothing, and is asked again
     when there are more.
     """
-    manifest, told = snapshot.manifest, set(alert.told)
+    manifest, reported = snapshot.manifest, set(alert.reported)
     if manifest.counts.documents < MIN_COMPARED_DOCUMENTS:
         return []
     first = alert.upto if alert.build == manifest.build else 1
@@ -145,8 +145,8 @@ def _ask(alert: Alert, snapshot: Snapshot, retriever: Retriever) -> list[Row]:
         )
         for hit in hits:
             key = hashlib.sha256(f"{hit.id}\0{hit.passage}".encode()).hexdigest()[:24]
-            if hit.span is not None and key not in told:
-                told.add(key)
+            if hit.span is not None and key not in reported:
+                reported.add(key)
                 row = {
                     "name": alert.name,
                     "id": hit.id,
@@ -154,7 +154,7 @@ def _ask(alert: Alert, snapshot: Snapshot, retriever: Retriever) -> list[Row]:
                     "text": hit.passage,
                 }
                 rows.append({**row, "confidence": hit.confidence, "version": retriever.version})
-    alert.build, alert.upto, alert.told = manifest.build, manifest.next_doc, sorted(told)
+    alert.build, alert.upto, alert.reported = manifest.build, manifest.next_doc, sorted(reported)
     return rows
 
 

@@ -67,15 +67,15 @@ class BestPassages:
         scored = self.scored(docs)
         return best_by_document(scored.ids, scored.of_both(self._options.weight))
 
-    def shown(self, matches: Matches) -> dict[int, list[ShownScore]]:
+    def scores_shown(self, matches: Matches) -> dict[int, list[ShownScore]]:
         """The passages to show of documents, best first, by number; none of those that have
         none.
         """
         options = self._options
         is_decided = options.mode == "dense" and options.passages == 1
-        shown = self._deciding(matches) if is_decided else {}
-        docs = [doc for doc in matches.docs.tolist() if doc not in shown]
-        return {doc: [] for doc in docs} | self.best(docs, options.passages) | shown
+        deciding = self._deciding(matches) if is_decided else {}
+        docs = [doc for doc in matches.docs.tolist() if doc not in deciding]
+        return {doc: [] for doc in docs} | self.best(docs, options.passages) | deciding
 
     def _deciding(self, matches: Matches) -> dict[int, list[ShownScore]]:
         """What decided a document by its vectors is its best passage."""
@@ -103,7 +103,7 @@ class BestPassages:
         rows = zip(*(column.tolist() for column in parts.values()), strict=True)
         best: dict[int, list[ShownScore]] = {}
         for number, score, row in zip(
-            scored.ids.tolist(), scored.shown.tolist(), rows, strict=True
+            scored.ids.tolist(), scored.shown_score.tolist(), rows, strict=True
         ):
             passage = ShownScore(
                 number, score, dict(zip(parts, row, strict=True)), score if is_hybrid else None
@@ -211,5 +211,5 @@ class BestPassages:
     def _with_confidence(self, scored: PassageScores) -> PassageScores:
         if self._best is None or not len(scored.ids):
             return scored
-        shown = confidence(scored.ids, scored.score, self._best, self._view.info.passages)
-        return replace(scored, shown=shown)
+        confidences = confidence(scored.ids, scored.score, self._best, self._view.info.passages)
+        return replace(scored, shown_score=confidences)

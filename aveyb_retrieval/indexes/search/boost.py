@@ -25,11 +25,11 @@ def read_boost(boost: Any) -> dict[str, dict[str, Any]]:
     """
     if not isinstance(boost, Mapping):
         raise ConfigError(f"boost={boost!r}: must map fields to weights, as {{'stars': 0.2}}")
-    found = {
+    rules = {
         field: dict(how) if isinstance(how, Mapping) else {"weight": how}
         for field, how in boost.items()
     }
-    for field, how in found.items():
+    for field, how in rules.items():
         if field in OWN:
             raise ConfigError(
                 f"boost: {field!r} is a text of each document; give a field of numbers or dates"
@@ -49,7 +49,7 @@ def read_boost(boost: Any) -> dict[str, dict[str, Any]]:
                     f"boost: {name}={value!r} of {field!r}: must be a number from {least:g} to"
                     f" {most:g}"
                 )
-    return found
+    return rules
 
 
 def gains(
@@ -62,8 +62,8 @@ def gains(
     for field, how in read_boost(boost).items():
         parts = {
             doc: part
-            for doc, each in documents.items()
-            if (part := _part(each, field, how)) is not None
+            for doc, metadata in documents.items()
+            if (part := _part(metadata, field, how)) is not None
         }
         if not parts and not len(view.matching(view.select({field: {"$exists": True}}))):
             raise ConfigError(f"boost: no document has the field {field!r}")

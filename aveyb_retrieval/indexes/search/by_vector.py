@@ -188,9 +188,11 @@ def _passages_of_documents(
         if documents - len(docs) <= k:
             # the best of those few other documents are looked for among their own passages
             every = view.matching(view.select({}) if selection is None else selection)
-            others = every[~find_in(docs, every)[1]]
+            further_docs = every[~find_in(docs, every)[1]]
             more = (
-                passage_numbers(view, others) if exact else view.best_passages(others, query, (), 1)
+                passage_numbers(view, further_docs)
+                if exact
+                else view.best_passages(further_docs, query, (), 1)
             )
             return NO_COSINES.joined(*near).completed(view, more, query)
         scores, ids = view.nearest(

@@ -73,8 +73,8 @@ def _find_documents(
     complete = all_near and len(by_words) < depth
     docs, bm25 = _columns(by_words)
     if options.mode == "lexical":
-        found = Matches.of_documents(docs, bm25)
-        return Candidates(found.with_parts(lexical=bm25), len(by_words) < depth)
+        matches = Matches.of_documents(docs, bm25)
+        return Candidates(matches.with_parts(lexical=bm25), len(by_words) < depth)
     if options.fusion == "rrf":
         dense = dict(zip(near.docs.tolist(), near.scores.tolist(), strict=True))
         fused = reciprocal_rank([list(dense.items()), by_words])
@@ -98,8 +98,8 @@ def _find_documents(
         )
         if evidence.named is not None:
             scores = scores + evidence.named.named.document_gains(every)
-    found = Matches.of_documents(every, scores).with_parts(dense=columns[0], lexical=columns[1])
-    return Candidates(found.ordered(), complete)
+    matches = Matches.of_documents(every, scores).with_parts(dense=columns[0], lexical=columns[1])
+    return Candidates(matches.ordered(), complete)
 
 
 def _are_decided_by_repetition(evidence: Evidence, near: Matches) -> BoolArray:
@@ -143,14 +143,14 @@ def _find_passages(
     by_words = evidence.words.best("passage", depth)
     numbers, bm25 = _columns(by_words)
     if mode == "lexical":
-        found = Matches.of_passages(numbers, bm25).with_parts(lexical=bm25)
-        return None, Candidates(found, len(by_words) < depth)
+        matches = Matches.of_passages(numbers, bm25).with_parts(lexical=bm25)
+        return None, Candidates(matches, len(by_words) < depth)
     candidates = np.union1d(near.keys, numbers)
     if best is None:
         evidence.add_passages_by_words(depth, numbers)
         candidates = _with_named(evidence, candidates)
-    best, found = _score_candidates(evidence, candidates, best)
-    return best, Candidates(found, all_near and len(by_words) < depth)
+    best, matches = _score_candidates(evidence, candidates, best)
+    return best, Candidates(matches, all_near and len(by_words) < depth)
 
 
 def _with_named(evidence: Evidence, candidates: IntArray) -> IntArray:
@@ -176,11 +176,11 @@ def _score_candidates(
     best = best or find_best_passage(scored, evidence.named_docs)
     if best is not None and len(scored.ids):
         passages = evidence.view.info.passages
-        scored = replace(scored, shown=confidence(scored.ids, scored.score, best, passages))
+        scored = replace(scored, shown_score=confidence(scored.ids, scored.score, best, passages))
     parts = {name: values.astype(np.float64) for name, values in scored.parts().items()}
     strength = scored.score.astype(np.float64)
-    matches = Matches.of_passages(scored.ids, scored.shown).with_parts(
-        **parts, **{STRENGTH: strength}, confidence=scored.shown.astype(np.float64)
+    matches = Matches.of_passages(scored.ids, scored.shown_score).with_parts(
+        **parts, **{STRENGTH: strength}, confidence=scored.shown_score.astype(np.float64)
     )
     return best, matches.take(np.lexsort((scored.ids, -scored.score)))
 

@@ -51,22 +51,22 @@ class CitationCheck:
 def read_citation(path: Path) -> dict[str, Any]:
     """Read what `Hit.citation` gave from a file of JSON, or raise InputError."""
     try:
-        found = json.loads(files.read_bounded(path, _LARGEST))
+        citation = json.loads(files.read_bounded(path, _LARGEST))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON ({error}); give what Hit.citation() returned") from None
-    if not isinstance(found, dict):
+    if not isinstance(citation, dict):
         raise InputError(f"{path}: not a citation; give what Hit.citation() returned")
-    wrong = [name for name, kinds in _FIELDS.items() if not isinstance(found.get(name), kinds)]
+    wrong = [name for name, kinds in _FIELDS.items() if not isinstance(citation.get(name), kinds)]
     if not wrong and (
-        [type(each) for each in found["span"]] != [int, int] or min(found["span"]) < 0
+        [type(place) for place in citation["span"]] != [int, int] or min(citation["span"]) < 0
     ):
         wrong = ["span"]
-    if wrong or not found["quote"].strip():
+    if wrong or not citation["quote"].strip():
         raise InputError(
             f"{path}: no citation: its {(wrong or ['quote'])[0]!r} is missing or invalid; see"
             " Hit.citation()"
         )
-    return found
+    return citation
 
 
 def check_citation(citation: dict[str, Any], place: str | Path) -> CitationCheck:
@@ -80,10 +80,10 @@ def check_citation(citation: dict[str, Any], place: str | Path) -> CitationCheck
                 f"cited from another index (build {citation['build']}; this is {manifest.build})"
             )
         with Retriever.load(place) as retriever:
-            found = retriever.get([name], missing_ok=True)
-        if not found:
+            documents = retriever.get([name], missing_ok=True)
+        if not documents:
             return CitationCheck(name, False, None, (*notes, "no document has this id"))
-        text, origin = found[0].text, found[0].origin
+        text, origin = documents[0].text, documents[0].origin
     else:
         if PurePath(name).name != Path(place).name:
             notes.append(f"the file has another name than {name}")

@@ -128,7 +128,7 @@ class Evidence:
         self._cosines = NO_COSINES
         self._held: StoredPassages | None = None
         self._absent = np.empty(0, np.int64)  # numbers that no passage has, ascending
-        self._shown: dict[int, ShownPassage] = {}
+        self._passages_read: dict[int, ShownPassage] = {}
         self._passages_by_words: dict[int, IntArray] = {}
         self.add_cosines(near)
 
@@ -215,8 +215,8 @@ class Evidence:
             (ids for least, ids in self._passages_by_words.items() if least >= count), None
         )
         if listed is None:
-            found = [] if self.options.mode == "dense" else self.words.best("passage", count)
-            listed = np.array([number for number, _ in found], np.int64)
+            by_words = [] if self.options.mode == "dense" else self.words.best("passage", count)
+            listed = np.array([number for number, _ in by_words], np.int64)
             self._passages_by_words[count] = listed
         return listed[:count]
 
@@ -237,19 +237,19 @@ class Evidence:
         self._held = held
         return held.take(rows[rows >= 0])
 
-    def shown(self, numbers: Iterable[int]) -> Mapping[int, ShownPassage]:
+    def passages(self, numbers: Iterable[int]) -> Mapping[int, ShownPassage]:
         """What is shown of passages, by number, with that of passages asked for before."""
         listed = list(dict.fromkeys(numbers))
-        new = [number for number in listed if number not in self._shown]
+        new = [number for number in listed if number not in self._passages_read]
         if new:
-            self._shown.update(self.view.shown_passages(new))
-        self.check_stored("passage", listed, self._shown)
-        return self._shown
+            self._passages_read.update(self.view.shown_passages(new))
+        self.check_stored("passage", listed, self._passages_read)
+        return self._passages_read
 
     def texts(self, numbers: Sequence[int]) -> dict[int, str]:
         """The texts of passages, by number."""
-        shown = self.shown(numbers)
-        return {number: joined_passages([shown[number]])[1] for number in numbers}
+        passages = self.passages(numbers)
+        return {number: joined_passages([passages[number]])[1] for number in numbers}
 
     def metadata(self, docs: Iterable[int]) -> dict[int, dict[str, Any]]:
         """The other fields of documents, by number."""

@@ -120,14 +120,14 @@ class Content:
     info: EngineInfo | None = None
 
 
-def _brief(shown: Passage | Hit) -> str:
+def _brief(result: Passage | Hit) -> str:
     """Print in a few lines: without what is empty, private, or not read yet."""
     parts = [
         f"{name}={_BRIEF.repr(value)}"
-        for name, value in vars(shown).items()
+        for name, value in vars(result).items()
         if not name.startswith("_") and value not in (None, "", (), {})
     ]
-    return f"{type(shown).__name__}({', '.join(parts)})"
+    return f"{type(result).__name__}({', '.join(parts)})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -440,10 +440,10 @@ def _first_text(metadata: Mapping[str, Any], fields: Sequence[str]) -> str | Non
     return None
 
 
-def _as_json(shown: Passage | Hit, names: Sequence[str]) -> dict[str, Any]:
-    values = {name: getattr(shown, name) for name in names}
-    if isinstance(shown, Hit):
-        values["passages"] = tuple(passage.to_dict() for passage in shown.passages)
+def _as_json(result: Passage | Hit, names: Sequence[str]) -> dict[str, Any]:
+    values = {name: getattr(result, name) for name in names}
+    if isinstance(result, Hit):
+        values["passages"] = tuple(passage.to_dict() for passage in result.passages)
     return {
         name: deepcopy(value) if isinstance(value, dict) else value
         for name, value in values.items()

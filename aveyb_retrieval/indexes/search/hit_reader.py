@@ -93,9 +93,9 @@ class HitReader:
         # what it is about as its document is: words of the title and the beginning
         is_behind = start >= TOPIC_CHARACTERS
         begins = self._beginnings.get(document.doc, "")[:TOPIC_CHARACTERS] if is_behind else ""
-        about = " ".join(dict.fromkeys(f"{document.title} {begins}".split()))
+        topic = " ".join(dict.fromkeys(f"{document.title} {begins}".split()))
         repeated = self._repeated(chosen.text, document.doc)
-        return CitedText(chosen.text, chosen.heading(), breaks, about, repeated)
+        return CitedText(chosen.text, chosen.heading(), breaks, topic, repeated)
 
     def _repeated(self, passage: str, doc: int) -> list[Span]:
         """The characters of a passage of a mail that are none of its statements."""
@@ -108,7 +108,7 @@ class HitReader:
         if self._view is None:
             return self.texts
         passages = self._view.shown_passages([doc << PASSAGE_BITS for doc in self._documents])
-        return {number >> PASSAGE_BITS: shown.text for number, shown in passages.items()}
+        return {number >> PASSAGE_BITS: passage.text for number, passage in passages.items()}
 
     def _read(self, part: Part) -> Mapping[int, StoredDocument]:
         if self._view is None:

@@ -129,7 +129,7 @@ class NamedDocuments:
             score = score_beginnings(self.named, ids, whole, self._tops)
         is_repeated = evidence.view.passage_shares(ids) < 1  # which no name makes an answer
         score = np.where(is_repeated, np.minimum(score, whole), score)
-        return replace(scored, score=score, shown=score)
+        return replace(scored, score=score, shown_score=score)
 
     def _of_rest(self, evidence: Evidence, held: StoredPassages, ids: IntArray) -> FloatArray:
         """The scores of passages `[n]` for the rest of the question."""

@@ -88,7 +88,7 @@ def ask(query: str, view: EngineView) -> Asked:
         if part.must:
             plain.append(max(sought.forms, key=sought.forms.__getitem__, default=part.text))
     if not plain:
-        raise InputError(f"{_shown(query)} only excludes words; add words to search for")
+        raise InputError(f"{_quoted(query)} only excludes words; add words to search for")
     return Asked(" ".join(plain), tuple(conditions))
 
 
@@ -100,13 +100,14 @@ def parse(query: str, rules: Language, has_field: Callable[[str], bool]) -> list
     parts, conditions = list[str | Condition](), 0
     for match in _PART.finditer(query.translate(_ALIKE)):
         if match["open"] and '"' in match.string[match.end() :]:
-            before = _shown(match["word"][:-1])
+            before = _quoted(match["word"][:-1])
             raise ConfigError(
                 f"operators: {before} before a phrase means nothing; put a space between them"
             )
         if match["quote"] or match["open"]:
             raise ConfigError(
-                f"operators: the quote at character {match.end()} of {_shown(query)} does not close"
+                f"operators: the quote at character {match.end()} of {_quoted(query)} does not"
+                " close"
             )
         part = _part(match, rules, has_field)
         parts.append(part)
@@ -125,7 +126,8 @@ def _part(
     if (phrase := match["phrase"]) is not None:
         if (after := match["after"]).strip(_ENDS):
             raise ConfigError(
-                f"operators: {_shown(after)} after a phrase means nothing; put a space between them"
+                f"operators: {_quoted(after)} after a phrase means nothing; put a space between"
+                " them"
             )
         return (
             Condition(match[0], "words", phrase, match["sign"] != "-")
@@ -139,7 +141,7 @@ def _part(
     named = _FIELD.match(word)
     if named and has_field(named["field"]):
         raise ConfigError(
-            f"operators: {_shown(written)}: fields are not supported; use a filter, or put the"
+            f"operators: {_quoted(written)}: fields are not supported; use a filter, or put the"
             " text in quotes"
         )
     if (word := word.rstrip(_ENDS))[-1] in "*~":
@@ -148,14 +150,14 @@ def _part(
         unspaced = UNSPACED.search(cleaned(text)) is not None
         if not unspaced and len(rules.in_order(text)) > 1:
             raise ConfigError(
-                f"operators: {_shown(written)}: a beginning or a typo is one word; use a phrase"
+                f"operators: {_quoted(written)}: a beginning or a typo is one word; use a phrase"
             )
         kind: Literal["words", "beginning", "typo"] = "beginning" if word[-1] == "*" else "typo"
         return Condition(written, "words" if unspaced else kind, text, sign != "-")
     return Condition(written, "words", word, sign == "+") if sign else written
 
 
-def _shown(text: str) -> str:
+def _quoted(text: str) -> str:
     return repr(text if len(text) <= 80 else f"{text[:79]}\u2026")
 
 
@@ -168,7 +170,7 @@ def _seek(condition: Condition, view: EngineView) -> Sought:
     form = rules.form(condition.text)
     if vocabulary is None:
         raise ConfigError(
-            f"{view.info.name}: {_shown(condition.written)}: no list of words is stored here;"
+            f"{view.info.name}: {_quoted(condition.written)}: no list of words is stored here;"
             " search for beginnings and typos in an index directory"
         )
     if condition.kind == "beginning":
@@ -177,7 +179,7 @@ def _seek(condition: Condition, view: EngineView) -> Sought:
         forms = vocabulary.near(form, edits(form))
     if len(forms) > MAX_FORMS:
         raise ConfigError(
-            f"operators: {_shown(condition.written)} matches more than {MAX_FORMS:,} words:"
+            f"operators: {_quoted(condition.written)} matches more than {MAX_FORMS:,} words:"
             " give more letters"
         )
     stems = tuple(dict.fromkeys(word for form in forms for word in rules.in_order(form)))

@@ -94,7 +94,7 @@ class PassageScores:
     Attributes:
         ids: Numbers of the passages.
         score: What orders them.
-        shown: What hits show: the confidence if it is known, else the score.
+        shown_score: What hits show: the confidence if it is known, else the score.
         cosine: Their cosines with the question; None in a search by words.
         words: What they hold of its words; None in a search by vectors.
         near: The vectors' part of r(p); None unless the score is of both.
@@ -102,7 +102,7 @@ class PassageScores:
 
     ids: IntArray
     score: FloatArray
-    shown: FloatArray
+    shown_score: FloatArray
     cosine: FloatArray | None = None
     words: WordScores | None = None
     near: FloatArray | None = None
@@ -112,7 +112,7 @@ class PassageScores:
         return PassageScores(
             self.ids[rows],
             self.score[rows],
-            self.shown[rows],
+            self.shown_score[rows],
             None if self.cosine is None else self.cosine[rows],
             None if self.words is None else self.words.take(rows),
             None if self.near is None else self.near[rows],

@@ -109,11 +109,13 @@ def hits_to_prompt(
 
 def _trimmed_block(hit: Hit, max_tokens: int, count: Callable[[str], int]) -> str | None:
     """Write what fits of the first hit: whole sentences, else words; None where no word does."""
-    whole, offset = (hit.text, 0) if hit.passage is None else (hit.passage, (hit.span or (0, 0))[0])
+    full_text, offset = hit.text, 0
+    if hit.passage is not None:
+        full_text, offset = hit.passage, (hit.span or (0, 0))[0]
     first, stop = hit.best_sentence or (offset, offset)
     best_start, best_stop = first - offset, stop - offset
     for begin in sorted({0, best_start}):
-        text = whole[begin : begin + _MAX_TOKEN_CHARACTERS * max_tokens]
+        text = full_text[begin : begin + _MAX_TOKEN_CHARACTERS * max_tokens]
 
         def block(end: int, text: str = text, start: int = offset + begin) -> str:
             beginning = text[:end].rstrip()

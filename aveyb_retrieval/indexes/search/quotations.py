@@ -100,14 +100,14 @@ def quotations(answer: str) -> Iterator[Quotation]:
     Code is left out. Marks that do not match quote nothing; of quotations in one another the outer
     one counts.
     """
-    given = _CODE.sub(lambda match: " " * len(match[0]), answer)
-    answer = _HTML.sub(_as_sign, given)
+    without_code = _CODE.sub(lambda match: " " * len(match[0]), answer)
+    answer = _HTML.sub(_as_sign, without_code)
     blocks = [(match.start(), match.end()) for match in _BLOCK.finditer(answer)]
     place = 0
     for start, stop in [*blocks, (len(answer), len(answer))]:
         for first, end, after in _Pairs(answer, place, start).outer():
             if text := answer[first:end].strip():
-                if given[first - 1] in ";>":  # of HTML
+                if without_code[first - 1] in ";>":  # of HTML
                     text = html.unescape(_TAG.sub(" ", text)).strip()
                 inside = None
                 if answer[first - 1] == "\ue000":
@@ -171,7 +171,7 @@ class _Pairs:
     def __init__(self, answer: str, start: int, stop: int) -> None:
         self._answer, self._start, self._stop = answer, start, stop
         self._opened: list[_Opened] = []
-        self._found: list[tuple[int, int, int]] = []
+        self._pairs: list[tuple[int, int, int]] = []
         for match in _SIGNS.finditer(answer, start, stop):
             self._take(match[0], match.start(), match.end())
         while self._opened:
@@ -182,10 +182,10 @@ class _Pairs:
         no other one.
         """
         last = -1
-        for each in sorted(self._found):
-            if each[0] > last:
-                yield each
-                last = each[2]
+        for pair in sorted(self._pairs):
+            if pair[0] > last:
+                yield pair
+                last = pair[2]
 
     def _take(self, sign: str, at: int, after: int) -> None:
         behind_word = at > self._start and _is_spaced(self._answer[at - 1])
@@ -193,12 +193,14 @@ class _Pairs:
         opens_only = before_word and (
             sign in _STRAIGHT or sign == "\u2019" or self._answer[max(0, at - 1) : at].isspace()
         )
-        fitting = [n for n, each in enumerate(self._opened) if sign in _CLOSING[each.sign]]
+        fitting = [n for n, opened in enumerate(self._opened) if sign in _CLOSING[opened.sign]]
         # no mark of its own kind does
         if not fitting and _ENDS.match(self._answer, max(0, at - 1)):
             closed = _CROSSED.get(sign, "")
             fitting = [
-                n for n, each in enumerate(self._opened) if each.sign in closed and each.at + 1 < at
+                n
+                for n, opened in enumerate(self._opened)
+                if opened.sign in closed and opened.at + 1 < at
             ]
         number = -1 if opens_only or not fitting else fitting[-1]
         if number >= 0:
@@ -206,7 +208,7 @@ class _Pairs:
         elif sign in _CLOSING and not (behind_word and sign in _CLOSING[sign]):
             if sign == "'" and (not before_word or _NO_OPENING.match(self._answer, after)):
                 return
-            waiting = any(each.sign == sign and each.maybe >= 0 for each in self._opened[-1:])
+            waiting = any(opened.sign == sign and opened.maybe >= 0 for opened in self._opened[-1:])
             if waiting and self._answer[at - 2 : at] != "\n\n":
                 self._end_with_apostrophe()
             self._opened = [*self._opened[1 - _DEEPEST :], _Opened(sign, at)]
@@ -240,7 +242,7 @@ class _Pairs:
     def _close(self, number: int, end: int, after: int) -> None:
         first = self._opened[number].at + len(self._opened[number].sign)
         if 0 <= end - first <= LONGEST:
-            self._found.append((first, end, after))
+            self._pairs.append((first, end, after))
         del self._opened[number:]
 
 
@@ -251,10 +253,10 @@ def _is_spaced(sign: str) -> bool:
 
 def _numbers(marks: re.Match[str] | None) -> tuple[int, ...]:
     """The numbers in `[1]`, `[1, 2]`, `[1-3]` and `[1][2]`."""
-    found = [
+    ranges = [
         (int(first), int(last or first))
         for first, last in _NUMBERS.findall(marks[1] if marks else "")
     ]
     return tuple(
-        number for first, last in found for number in range(first, min(last, first + 99) + 1)
+        number for first, last in ranges for number in range(first, min(last, first + 99) + 1)
     )

@@ -151,13 +151,13 @@ class _Text:
         """The first tokens `[first, stop)` from `start` on that are those of a quotation; None:
         there are none.
         """
-        wanted, mine = "".join(quote.words), self.tokens
+        joined, mine = "".join(quote.words), self.tokens
         place = mine.places[start] if start < len(mine.places) else len(self.joined)
-        while (place := self.joined.find(wanted, place)) >= 0:
+        while (place := self.joined.find(joined, place)) >= 0:
             first = bisect_left(mine.places, place)
-            stop = bisect_left(mine.places, place + len(wanted))
-            whole = mine.places[first] == place and mine.places[stop] == place + len(wanted)
-            if whole and self._same_edges(quote, first, stop):
+            stop = bisect_left(mine.places, place + len(joined))
+            ends_at_words = mine.places[first] == place and mine.places[stop] == place + len(joined)
+            if ends_at_words and self._same_edges(quote, first, stop):
                 return first, stop
             place += 1
         return None
@@ -173,25 +173,25 @@ class _Text:
         """The tokens `[first, stop)` that hold most of a quotation's words near each other, and the
         share of these.
         """
-        wanted = Counter(quote.words)
-        places = sorted((place, word) for word in wanted for place in self.at.get(word, ()))
+        counts = Counter(quote.words)
+        places = sorted((place, word) for word in counts for place in self.at.get(word, ()))
         width = len(quote.words) + max(2, len(quote.words) // 3)
         held: Counter[str] = Counter()
         best, edges, left, count = 0, (0, 0), 0, 0
         for place, word in places:
-            count += held[word] < wanted[word]
+            count += held[word] < counts[word]
             held[word] += 1
             while place - places[left][0] >= width:
-                gone = places[left][1]
-                held[gone] -= 1
-                count -= held[gone] < wanted[gone]
+                dropped = places[left][1]
+                held[dropped] -= 1
+                count -= held[dropped] < counts[dropped]
                 left += 1
-            while held[places[left][1]] > wanted[places[left][1]]:  # it stands again further on
+            while held[places[left][1]] > counts[places[left][1]]:  # it stands again further on
                 held[places[left][1]] -= 1
                 left += 1
-            found = places[left][0], place + 1
-            if count > best or (count == best and found[1] - found[0] < edges[1] - edges[0]):
-                best, edges = count, found
+            window = places[left][0], place + 1
+            if count > best or (count == best and window[1] - window[0] < edges[1] - edges[0]):
+                best, edges = count, window
         return best / len(quote.words), *edges
 
 
@@ -207,14 +207,14 @@ def check_quotes(
     """
     if not isinstance(answer, str):
         raise ConfigError(f"answer is of type {type(answer).__name__}; give the text of the answer")
-    asked = [(each, parts) for each in quotations(answer) if (parts := _parts(each.text))]
+    quotes = [(quote, parts) for quote in quotations(answer) if (parts := _parts(quote.text))]
     checker = _Checker(retriever, hits, filter)
-    found: list[QuoteCheck] = []
-    for start in range(0, len(asked), _TOGETHER):
-        found += checker.check(asked[start : start + _TOGETHER])
+    checks: list[QuoteCheck] = []
+    for start in range(0, len(quotes), _TOGETHER):
+        checks += checker.check(quotes[start : start + _TOGETHER])
     return [
         check
-        for check, (_, parts) in zip(found, asked, strict=True)
+        for check, (_, parts) in zip(checks, quotes, strict=True)
         if check.verdict in ("found", "elsewhere")
         or sum(len(part.words) for part in parts) >= LEAST_WORDS
     ]
@@ -237,33 +237,33 @@ class _Checker:
     def _name(self, hit: Hit) -> _Id:
         return hit.index if self._retriever.indexes else None, hit.id
 
-    def check(self, asked: Sequence[tuple[Quotation, list[Tokens]]]) -> list[QuoteCheck]:
-        candidates = self._candidates([each.text for each, _ in asked])
-        wanted = {name for names in candidates for name in names} | set(
+    def check(self, quotes: Sequence[tuple[Quotation, list[Tokens]]]) -> list[QuoteCheck]:
+        candidates = self._candidates([quote.text for quote, _ in quotes])
+        names_to_read = {name for names in candidates for name in names} | set(
             map(self._name, self._hits or ())
         )
-        self._read(wanted)
-        return [self._check(*each, names) for each, names in zip(asked, candidates, strict=True)]
+        self._read(names_to_read)
+        return [self._check(*quote, names) for quote, names in zip(quotes, candidates, strict=True)]
 
     def _candidates(self, quotes: list[str]) -> list[dict[_Id, list[tuple[int, int]]]]:
         """Documents that hold most of each quotation's words, by id, with the characters of their
         passages that do.
         """
         options: dict[str, Any] = {"k": _CANDIDATES, "mode": "lexical", "filter": self._filter}
-        whole = self._retriever.search(quotes, **options)
+        by_document = self._retriever.search(quotes, **options)
         by_passage = self._retriever.granularity != "document"
         parts = (
             self._retriever.search(quotes, **options, unit="passage", fold=False)
             if by_passage
-            else whole
+            else by_document
         )
-        found: list[dict[_Id, list[tuple[int, int]]]] = []
-        for first, others in zip(parts, whole, strict=True):
-            found.append({self._name(hit): [] for hit in [*first, *others]})
+        candidates: list[dict[_Id, list[tuple[int, int]]]] = []
+        for first, more in zip(parts, by_document, strict=True):
+            candidates.append({self._name(hit): [] for hit in [*first, *more]})
             for hit in first:
                 if hit.span is not None:
-                    found[-1][self._name(hit)].append(hit.span)
-        return found
+                    candidates[-1][self._name(hit)].append(hit.span)
+        return candidates
 
     def _check(
         self, quotation: Quotation, parts: list[Tokens], names: dict[_Id, list[tuple[int, int]]]
@@ -277,12 +277,12 @@ class _Checker:
                 verdict: QuoteVerdict = (
                     "found" if self._hits is None or name in first else "elsewhere"
                 )
-                return self._told(quotation, verdict, name, *edges)
+                return self._checked(quotation, verdict, name, *edges)
         for name in holding if len(parts) > 1 else ():
             places = [place for part in parts if (place := self._text(name).find(part))]
             if len(places) == len(parts):  # all parts, in another order
                 begin, end = min(place[0] for place in places), max(place[1] for place in places)
-                return self._told(quotation, "altered", name, begin, end)
+                return self._checked(quotation, "altered", name, begin, end)
         quote = tokens_of(" ".join(_LEFT_OUT.split(quotation.text)))
         shares = {name: self._share(name, quote, names.get(name, [])) for name in order}
         nearest = max(shares, default=None, key=lambda name: shares[name])
@@ -297,17 +297,17 @@ class _Checker:
                 quotation.text, "absent", quotation.position, version=version, mark=mark
             )
         edges = _with_ends(self._text(best[3]), quote, best[1], best[2])
-        return self._told(quotation, "altered", best[3], *edges, quote)
+        return self._checked(quotation, "altered", best[3], *edges, quote)
 
     def _holding(self, names: list[_Id], parts: list[Tokens]) -> list[_Id]:
         """The documents that have all letters of each part in a row: others cannot have
         its words.
         """
-        wanted = [_letters("".join(part.words)) for part in parts]
+        letters = [_letters("".join(part.words)) for part in parts]
         return [
             name
             for name in names
-            if all(part in self._letters(self._known[name].text) for part in wanted)
+            if all(part in self._letters(self._known[name].text) for part in letters)
         ]
 
     def _with_phrase(self, parts: list[Tokens]) -> list[_Id]:
@@ -323,36 +323,37 @@ class _Checker:
             "filter": self._filter,
             "fold": False,
         }
-        found = [
+        names = [
             self._name(hit) for hit in self._retriever.search(f'"{words}"', _CANDIDATES, **phrase)
         ]
-        self._read(found)
-        return found
+        self._read(names)
+        return names
 
     def _read(self, names: Collection[_Id]) -> None:
         for index, retriever in self._indexes.items():
             if new := sorted(id for of, id in names if of == index and (of, id) not in self._known):
                 self._known |= {
-                    (index, each.id): each for each in retriever.get(new, missing_ok=True)
+                    (index, document.id): document
+                    for document in retriever.get(new, missing_ok=True)
                 }
 
     def _share(self, name: _Id, quote: Tokens, spans: list[tuple[int, int]]) -> float:
         """The share of a quotation's words that a document holds near each other: in some passages,
         if known.
         """
-        beside = 2 * quote.stops[-1]  # a quotation may begin before a passage, and end behind it
+        margin = 2 * quote.stops[-1]  # a quotation may begin before a passage, and end behind it
         text = self._known[name].text
         if not spans:
             return self._text(name).nearest(quote)[0]
         return max(
-            _Text(text[max(0, start - beside) : stop + beside]).nearest(quote)[0]
+            _Text(text[max(0, start - margin) : stop + margin]).nearest(quote)[0]
             for start, stop in spans
         )
 
     def _text(self, name: _Id) -> _Text:
         return self._texts(self._known[name].text)
 
-    def _told(
+    def _checked(
         self,
         quotation: Quotation,
         verdict: QuoteVerdict,
@@ -407,10 +408,10 @@ def _find_parts(text: _Text, parts: list[Tokens]) -> tuple[int, int] | None:
     """
     first, stop = None, 0
     for part in parts:
-        found = text.find(part, stop)
-        if found is None:
+        place = text.find(part, stop)
+        if place is None:
             return None
-        first, stop = found[0] if first is None else first, found[1]
+        first, stop = place[0] if first is None else first, place[1]
     return None if first is None else (first, stop)
 
 
@@ -421,8 +422,8 @@ def _shares_contents(text: _Text, quote: Tokens, first: int, stop: int) -> bool:
     longer = [
         word for word in quote.words if len(word) > 3 and not word[0].isdigit()
     ] or quote.words
-    there = set(text.tokens.words[first:stop])
-    return sum(word in there for word in longer) * 2 >= len(longer)
+    words_here = set(text.tokens.words[first:stop])
+    return sum(word in words_here for word in longer) * 2 >= len(longer)
 
 
 def _with_ends(text: _Text, quote: Tokens, first: int, stop: int) -> tuple[int, int]:

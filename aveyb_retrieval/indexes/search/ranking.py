@@ -91,8 +91,10 @@ def _above_least(evidence: Evidence, passages: BestPassages | None, part: Matche
     scores = part.scores
     if passages is not None and options.mode == "hybrid" and options.rerank is None:
         best = passages.best(part.docs.tolist(), 1)
-        shown = {doc: first[0].confidence or 0.0 for doc, first in best.items()}
-        scores = np.array([shown.get(doc, -np.inf) for doc in part.docs.tolist()], np.float64)
+        confidence_by_doc = {doc: first[0].confidence or 0.0 for doc, first in best.items()}
+        scores = np.array(
+            [confidence_by_doc.get(doc, -np.inf) for doc in part.docs.tolist()], np.float64
+        )
     return part.take(np.flatnonzero(scores >= least))
 
 
@@ -181,7 +183,9 @@ def _closest_texts(
     keys = part.keys.tolist()
     if passages is None:
         return evidence.texts(keys)
-    best = {doc: shown[0].number for doc, shown in passages.best(keys, 1).items()}
+    best = {
+        doc: passages_of_doc[0].number for doc, passages_of_doc in passages.best(keys, 1).items()
+    }
     texts = evidence.texts(list(best.values()))
     documents = evidence.document_texts([doc for doc in keys if doc not in best])
     return {doc: texts[best[doc]] if doc in best else documents[doc] for doc in keys}

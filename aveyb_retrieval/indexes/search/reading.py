@@ -68,7 +68,9 @@ class Document:
         if self.title:
             return self.title
         lines = (
-            each.words for each in outline(self.text[:_BEGINNING]).headings if not each.caption
+            heading.words
+            for heading in outline(self.text[:_BEGINNING]).headings
+            if not heading.caption
         )
         return next(lines, self.id)
 
@@ -147,19 +149,21 @@ class Documents:
         """
         ids = check_ids(ids)
         with self._engine.view() as view:
-            found = view.find(ids)
+            numbers = view.find(ids)
             # names of files are kept composed (NFC); a Mac gives the letters and their accents
-            composed = {i: unicodedata.normalize("NFC", i) for i in ids if i not in found}
+            composed = {i: unicodedata.normalize("NFC", i) for i in ids if i not in numbers}
             names = [name for i, name in composed.items() if name != i]
             typed = view.find(names) if names else {}
-            found |= {i: typed[name] for i, name in composed.items() if name in typed}
+            numbers |= {i: typed[name] for i, name in composed.items() if name in typed}
             if (
                 not missing_ok
-                and (missing := next((i for i in ids if i not in found), None)) is not None
+                and (missing := next((i for i in ids if i not in numbers), None)) is not None
             ):
                 raise InputError(f"{view.info.name}: no document has the id {missing!r}")
             return list(
-                _fetch(view, [found[document_id] for document_id in ids if document_id in found])
+                _fetch(
+                    view, [numbers[document_id] for document_id in ids if document_id in numbers]
+                )
             )
 
     def __getitem__(self, id: str) -> Document:
@@ -180,8 +184,8 @@ class Documents:
                 raise ConfigError(f"{name}={value!r}: must be a whole number of at least 0")
         where = {} if filter is None else filter
         compile_filter(where)  # only for its errors
-        wanted = slice(offset, None if limit is None else offset + limit)
-        return _matching(self._engine.view(), where, wanted)
+        rows = slice(offset, None if limit is None else offset + limit)
+        return _matching(self._engine.view(), where, rows)
 
     def count(self, filter: Filter | None = None) -> int:
         """Count the documents that satisfy a filter; without one, all.
@@ -200,8 +204,10 @@ class Documents:
         compile_filter(filter)  # only for its errors
         with self._engine.view() as view:
             views = view.views if isinstance(view, SeveralView) else [view]
-            found = [each.advice(filter) for each in views if isinstance(each, Snapshot)]
-        return list(dict.fromkeys(chain.from_iterable(found)))
+            advice = [
+                snapshot.advice(filter) for snapshot in views if isinstance(snapshot, Snapshot)
+            ]
+        return list(dict.fromkeys(chain.from_iterable(advice)))
 
     def values(
         self,
@@ -232,12 +238,12 @@ class Documents:
             if not isinstance(view, SeveralView):
                 return _values(view, field, where)[:limit]
             # some of them may know nothing of the field
-            known = [
-                each
-                for each in view.views
-                if not isinstance(each, Snapshot) or each.has_field(field)
+            views = [
+                part
+                for part in view.views
+                if not isinstance(part, Snapshot) or part.has_field(field)
             ]
-            counted = [_values(each, field, where) for each in known or view.views[:1]]
+            counted = [_values(part, field, where) for part in views or view.views[:1]]
         return most_frequent(chain.from_iterable(counted))[:limit]
 
     def grep(
@@ -307,12 +313,14 @@ class Documents:
         `laws/2020/`. Raises ConfigError where the filter means nothing.
         """
         with self._engine.view() as view:
-            folders, found = _folder(view, view.select({} if filter is None else filter), under)
+            folders, docs = _folder(view, view.select({} if filter is None else filter), under)
             listed = [(under + name, count) for name, count in folders[offset : offset + LISTED]]
             first = max(0, offset - len(folders))
-            shown = list(_fetch(view, found[first : first + LISTED - len(listed)].tolist()))
+            documents = list(_fetch(view, docs[first : first + LISTED - len(listed)].tolist()))
         return Contents(
-            listed, shown, max(0, len(folders) + len(found) - offset - len(listed) - len(shown))
+            listed,
+            documents,
+            max(0, len(folders) + len(docs) - offset - len(listed) - len(documents)),
         )
 
     def outline(self, id: str) -> list[Section]:
@@ -346,9 +354,9 @@ def _folder(view: EngineView, selection: Any, under: str) -> tuple[list[tuple[st
 
     A selection of an index directory keeps them, as long as its version is open.
     """
-    kept = selection.folders.get(under) if isinstance(selection, Allowed) else None
-    if kept is not None:
-        return kept
+    remembered = selection.folders.get(under) if isinstance(selection, Allowed) else None
+    if remembered is not None:
+        return remembered
     docs = view.matching(selection)
     folders = Counter[str]()
     if under or len(docs) > LISTED:
@@ -405,20 +413,20 @@ def _values(view: EngineView, field: str, where: Filter | None) -> list[tuple[Sc
 
 
 def _matching(
-    viewing: AbstractContextManager[EngineView], where: Filter, wanted: slice
+    viewing: AbstractContextManager[EngineView], where: Filter, rows: slice
 ) -> Iterator[Document]:
     with viewing as view:
-        yield from _fetch(view, view.matching(view.select(where))[wanted].tolist())
+        yield from _fetch(view, view.matching(view.select(where))[rows].tolist())
 
 
 def _fetch(view: EngineView, numbers: Sequence[int]) -> Iterator[Document]:
     for start in range(0, len(numbers), BATCH):
-        some = numbers[start : start + BATCH]
-        found = view.documents(some)
-        for number in some:
-            if number not in found:
+        batch = numbers[start : start + BATCH]
+        documents = view.documents(batch)
+        for number in batch:
+            if number not in documents:
                 raise _no_text(view, number)
-            stored = found[number]
+            stored = documents[number]
             yield Document(
                 stored.id,
                 stored.text,
@@ -454,13 +462,15 @@ def sections(document: Document) -> list[Section]:
     captions too.
     """
     headings = outline(document.text).headings
-    found, following, line = [], len(document.text), len(document.text)
-    for each, name in zip(reversed(headings), reversed(names_of(headings)), strict=True):
-        end, following = following if each.caption else line, each.start
-        line = line if each.caption else each.start
-        page = _page(document, each.start)
-        found.append(Section(name, (each.start, end), page and page.number, str(page or "")))
-    return found[::-1]
+    sections_found, following, line = [], len(document.text), len(document.text)
+    for heading, name in zip(reversed(headings), reversed(names_of(headings)), strict=True):
+        end, following = following if heading.caption else line, heading.start
+        line = line if heading.caption else heading.start
+        page = _page(document, heading.start)
+        sections_found.append(
+            Section(name, (heading.start, end), page and page.number, str(page or ""))
+        )
+    return sections_found[::-1]
 
 
 def excerpt(
@@ -482,11 +492,21 @@ def excerpt(
             f"span [{start}, {end}): the document {document.id!r} has {length:,} characters"
         )
     if heading is not None:
-        found, wanted = sections(document), heading.strip().strip("#").strip().casefold()
-        under = next((section for section in found if section.heading.casefold() == wanted), None)
+        outline_sections, sought_heading = (
+            sections(document),
+            heading.strip().strip("#").strip().casefold(),
+        )
+        under = next(
+            (
+                section
+                for section in outline_sections
+                if section.heading.casefold() == sought_heading
+            ),
+            None,
+        )
         if under is None:
-            some = ", ".join(repr(section.heading) for section in found[:10]) or "none"
-            raise InputError(f"{document.id}: no heading {heading!r}; the headings are {some}")
+            names = ", ".join(repr(section.heading) for section in outline_sections[:10]) or "none"
+            raise InputError(f"{document.id}: no heading {heading!r}; the headings are {names}")
         start, end = under.span
     cut = end
     if end > (most := start + max_tokens * CHARACTERS):

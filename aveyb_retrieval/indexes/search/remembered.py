@@ -30,11 +30,11 @@ class Remembered(Generic[Value]):
 
         Documents that `read` does not know either are left out.
         """
-        known = self._known
-        new = [doc for doc in docs if doc not in known]
+        values = self._known
+        new = [doc for doc in docs if doc not in values]
         if new:
-            found = read(new)
-            known = {**known, **found}
+            read_values = read(new)
+            values = {**values, **read_values}
             with self._lock:
-                self._known = dict([*self._known.items(), *found.items()][-self._most :])
-        return {doc: known[doc] for doc in docs if doc in known}
+                self._known = dict([*self._known.items(), *read_values.items()][-self._most :])
+        return {doc: values[doc] for doc in docs if doc in values}

@@ -42,10 +42,13 @@ def maxsim(embedder: EmbedderLike, device: str, query: str, texts: Sequence[str]
     """
     if not texts:
         return []
-    (wanted,) = embedder.token_vectors([query], prompt="query")
-    found = embedder.token_vectors(texts, prompt="document")
+    (query_tokens,) = embedder.token_vectors([query], prompt="query")
+    text_tokens = embedder.token_vectors(texts, prompt="document")
     return _mean_best(
-        device, wanted, np.concatenate(found), np.cumsum([0, *(len(tokens) for tokens in found)])
+        device,
+        query_tokens,
+        np.concatenate(text_tokens),
+        np.cumsum([0, *(len(tokens) for tokens in text_tokens)]),
     )
 
 
@@ -55,10 +58,13 @@ def stored_maxsim(
     """Score passages (or documents) as `maxsim`, but by the rounded token vectors that an index
     keeps of them.
     """
-    (wanted,) = embedder.token_vectors([query], prompt="query")
+    (query_tokens,) = embedder.token_vectors([query], prompt="query")
     block, codec = tokens.gather(np.array(ids, dtype=np.int64)), tokens.codec
     return _mean_best(
-        device, codec.query(wanted), codec.decode(block.codes), np.append(0, block.ranges[:, 1])
+        device,
+        codec.query(query_tokens),
+        codec.decode(block.codes),
+        np.append(0, block.ranges[:, 1]),
     )
 
 
@@ -80,9 +86,11 @@ def _mean_best(
 
     from aveyb_retrieval.kernels.maxsim import late_interaction
 
-    asked, there = torch.from_numpy(query).to(device), torch.from_numpy(rows).to(device)
-    there = there if there.is_floating_point() else there.half()  # kernels take floating types
-    return (late_interaction(asked, there, torch.from_numpy(starts)) / len(query)).tolist()
+    query_rows, text_rows = torch.from_numpy(query).to(device), torch.from_numpy(rows).to(device)
+    text_rows = (
+        text_rows if text_rows.is_floating_point() else text_rows.half()
+    )  # kernels take floating types
+    return (late_interaction(query_rows, text_rows, torch.from_numpy(starts)) / len(query)).tolist()
 
 
 def cross_encode(

@@ -43,16 +43,16 @@ def make_result(
     question, view, matches = evidence.question, evidence.view, page.matches
     docs = list(dict.fromkeys(matches.docs.tolist()))
     evidence.documents.prefetch(docs)
-    shown = _shown_scores(passages, matches)
-    contexts = _contexts(evidence, [scores[0].number for scores in shown if scores])
-    numbers = [passage.number for scores in shown for passage in scores]
-    texts = evidence.shown([*numbers, *(n for context in contexts.values() for n in context)])
+    scores_shown = _shown_scores(passages, matches)
+    contexts = _contexts(evidence, [scores[0].number for scores in scores_shown if scores])
+    numbers = [passage.number for scores in scores_shown for passage in scores]
+    texts = evidence.passages([*numbers, *(n for context in contexts.values() for n in context)])
     documents = evidence.documents.read(docs)
     reader = HitReader(view, documents, _sentences(evidence, rules))
     copies = _names_of_folded(evidence, page.copies)
     earlier = _names_of_folded(evidence, page.earlier)
     hits = []
-    for row, scores in enumerate(shown):
+    for row, scores in enumerate(scores_shown):
         context = contexts.get(scores[0].number) if scores else None
         hits.append(
             make_hit(
@@ -85,7 +85,7 @@ def make_pairs(evidence: Evidence, page: Page) -> list[tuple[str, float]]:
 def _shown_scores(passages: BestPassages | None, matches: Matches) -> list[list[ShownScore]]:
     """The passages that each match shows, best first."""
     if passages is not None:
-        best = passages.shown(matches)
+        best = passages.scores_shown(matches)
         return [best[doc] for doc in matches.docs.tolist()]
     confidences = matches.part("confidence")
     return [
@@ -119,9 +119,9 @@ def _contexts(evidence: Evidence, passages: list[int]) -> dict[int, range]:
     return dict(zip(passages, (range(*pair) for pair in ends), strict=True))
 
 
-def _chosen(passage: ShownScore, shown: Mapping[int, ShownPassage]) -> Chosen:
-    span, text = joined_passages([shown[passage.number]])
-    return Chosen(span, text, shown[passage.number].heading, passage.score, passage.parts)
+def _chosen(passage: ShownScore, passages: Mapping[int, ShownPassage]) -> Chosen:
+    span, text = joined_passages([passages[passage.number]])
+    return Chosen(span, text, passages[passage.number].heading, passage.score, passage.parts)
 
 
 def _names_of_folded(

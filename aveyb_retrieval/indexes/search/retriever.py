@@ -128,19 +128,19 @@ class Retriever(Documents):
         engine: VectorEngine
         if is_address(path):
             if verify or not mapped:
-                told = (
+                reason = (
                     "verify and mapped: only of an index directory; a server checks and keeps its"
                     " own files"
                 )
-                raise ConfigError(told)
+                raise ConfigError(reason)
             engine = open_engine(str(path))
         else:
             kind = StoredEngine if is_stored(path) else LocalEngine
             engine = kind(path, mapped=mapped, full_check=verify, device=device)
             opening = replace(opening, path=engine.directory.location)
         with engine.view() as view:
-            shown = view.info.name if is_address(path) or is_stored(path) else Path(path)
-        retriever = cls(shown, engine, None, opening)
+            name = view.info.name if is_address(path) or is_stored(path) else Path(path)
+        retriever = cls(name, engine, None, opening)
         if isinstance(engine, StoredEngine):
             engine.check = retriever._check_model
         if embedder is not None:
@@ -155,22 +155,22 @@ class Retriever(Documents):
         pairs = (
             places.items()
             if isinstance(places, Mapping)
-            else [(getattr(each, "path", each), each) for each in places]
+            else [(getattr(place, "path", place), place) for place in places]
         )
-        named = {str(name): each for name, each in pairs}
+        named = {str(name): place for name, place in pairs}
         if not 0 < len(named) == len(places) <= MAX_INDEXES or any(
-            getattr(each, "indexes", ()) for each in named.values()
+            getattr(place, "indexes", ()) for place in named.values()
         ):
             raise ConfigError(
                 f"{', '.join(named) or 'no indexes'}: give 1 to {MAX_INDEXES} indexes, each once"
                 " and by itself"
             )
         indexes = {
-            n: each if isinstance(each, Retriever) else cls.load(each, **options)
-            for n, each in named.items()
+            n: place if isinstance(place, Retriever) else cls.load(place, **options)
+            for n, place in named.items()
         }
         first = next(iter(indexes.values()))
-        engine = SeveralEngine({name: each._engine for name, each in indexes.items()})
+        engine = SeveralEngine({name: retriever._engine for name, retriever in indexes.items()})
         retriever = cls(", ".join(indexes), engine, None, replace(first._opening, path=indexes))
         info = retriever._info()  # refuses indexes that do not go together
         model = options.get("model")
@@ -197,7 +197,7 @@ class Retriever(Documents):
         compile_filter(filter)  # only for its errors
         if self.indexes:
             part = Retriever.load(
-                {name: each.visible(filter) for name, each in self.indexes.items()}
+                {name: retriever.visible(filter) for name, retriever in self.indexes.items()}
             )
         else:
             part = Retriever(self.path, VisibleEngine(self._engine, filter), None, self._opening)

@@ -91,28 +91,32 @@ class Sentences:
 
         Of a sentence that goes on over a page the parts are compared.
         """
-        texts = list(dict.fromkeys(text for each in excerpts for text in (each.text, each.about)))
+        texts = list(
+            dict.fromkeys(text for excerpt in excerpts for text in (excerpt.text, excerpt.about))
+        )
         near, weights, words = self._by_words(texts)
         if self._model is not None:
             # tokens may be letters, or stand for any unknown word: all sentences hold them, so
             # equal words count, too
-            (known, count), (same, more, held) = near.shape, self._by_meaning(texts)
+            (by_words, count), (same, more, held) = near.shape, self._by_meaning(texts)
             near, weights = (
                 np.pad(near, [(0, size) for size in same.shape]),
                 np.concatenate([weights, more]),
             )
-            near[known:, count:] = same
+            near[by_words:, count:] = same
             both = [
-                np.hstack([one, (two[0] + count, two[1])])
-                for one, two in zip(words, held, strict=True)
+                np.hstack([own, (two[0] + count, two[1])])
+                for own, two in zip(words, held, strict=True)
             ]
             words = [(which[order], at[order]) for which, at in both for order in [at.argsort()]]
-        found = dict(zip(texts, words, strict=True))
+        words_of = dict(zip(texts, words, strict=True))
         named = {
-            each.about: near[:, found[each.about][0]].max(axis=1, initial=0) for each in excerpts
+            excerpt.about: near[:, words_of[excerpt.about][0]].max(axis=1, initial=0)
+            for excerpt in excerpts
         }
         return [
-            _cite(each, near, found[each.text], named[each.about], weights) for each in excerpts
+            _cite(excerpt, near, words_of[excerpt.text], named[excerpt.about], weights)
+            for excerpt in excerpts
         ]
 
     @cached_property
@@ -125,33 +129,37 @@ class Sentences:
         """Which words `[n]` that texts hold are each of the query's `[T, n]`, the weights of these
         `[T]`, the words.
         """
-        found = [self.find(text) for text in texts]
+        places_of_texts = [self.find(text) for text in texts]
         words = {
             word: number
-            for number, word in enumerate(dict.fromkeys(each.word for each in chain(*found)))
+            for number, word in enumerate(
+                dict.fromkeys(place.word for place in chain(*places_of_texts))
+            )
         }
-        known, same = self._weights() if words else {}, np.eye(len(words), dtype=np.float32)
+        weight_of, same = self._weights() if words else {}, np.eye(len(words), dtype=np.float32)
         # not weighed is one that a condition such as begin* found
-        weights = np.array([known.get(word, 1.0) for word in words], np.float32)
+        weights = np.array([weight_of.get(word, 1.0) for word in words], np.float32)
         held = [
-            np.array([(words[each.word], each.start) for each in one], np.int64).reshape(-1, 2)
-            for one in found
+            np.array([(words[place.word], place.start) for place in places], np.int64).reshape(
+                -1, 2
+            )
+            for places in places_of_texts
         ]
-        return same, weights, [(each[:, 0], each[:, 1]) for each in held]
+        return same, weights, [(rows[:, 0], rows[:, 1]) for rows in held]
 
     def _by_meaning(self, texts: Sequence[str]) -> tuple[FloatArray, FloatArray, list[Words]]:
         """How near tokens come to the query's that count, `[T, n]`, 0 to 1, the weights of these
         `[T]`, the tokens.
         """
         assert self._model is not None  # else words are compared
-        rows, ((asked, places), *tokens) = self._model.word_vectors([self._query, *texts])
-        weights, counted = self._weights(), np.zeros(len(asked), np.float32)
+        rows, ((query_ids, places), *tokens) = self._model.word_vectors([self._query, *texts])
+        weights, counted = self._weights(), np.zeros(len(query_ids), np.float32)
         for word in self.find(self._query):
             counted[(places >= word.start) & (places < word.stop)] = weights.get(word.word, 1.0)
-        asked, counted = asked[counted > 0], counted[counted > 0]
+        query_ids, counted = query_ids[counted > 0], counted[counted > 0]
         # one by one: for many at once `products` would wake the threads of BLAS
-        cosines = [products(row[None], rows)[0].clip(0, 1) for row in rows[asked]]
-        near = np.array(cosines, np.float32).reshape(len(asked), len(rows))
+        cosines = [products(row[None], rows)[0].clip(0, 1) for row in rows[query_ids]]
+        near = np.array(cosines, np.float32).reshape(len(query_ids), len(rows))
         return near, counted, tokens
 
 
@@ -159,13 +167,15 @@ def _cite(
     excerpt: CitedText, near: FloatArray, words: Words, named: FloatArray, weights: FloatArray
 ) -> Citation:
     passage, above, breaks, _, repeated = excerpt
-    found = outline(passage)
+    outlined = outline(passage)
     # the passage may begin with a part of a line that looks like a heading
-    headings = [each for each in found.headings if each.start or above.endswith(each.words)]
+    headings = [
+        heading for heading in outlined.headings if heading.start or above.endswith(heading.words)
+    ]
     starts = sorted(
         {
             0,
-            *found.places.tolist(),
+            *outlined.places.tolist(),
             *breaks,
             *(row.start() for row in _ROW.finditer(passage)),
             *(bound for span in repeated for bound in span if bound < len(passage)),
@@ -174,10 +184,10 @@ def _cite(
     # where a sentence that headings begin goes on, if at all; a caption alone may be an item of a
     # list
     behind = {}
-    for each in headings:
-        place = bisect(starts, each.start)
-        if not each.caption or passage[each.stop : [*starts, len(passage)][place]].strip():
-            behind[starts[place - 1]] = each.stop
+    for heading in headings:
+        place = bisect(starts, heading.start)
+        if not heading.caption or passage[heading.stop : [*starts, len(passage)][place]].strip():
+            behind[starts[place - 1]] = heading.stop
     marked = {
         stop
         for start, stop in pairwise(starts)
@@ -187,7 +197,7 @@ def _cite(
     parts = [
         (start, behind.get(start, start), stop) for start, stop in pairwise([*starts, len(passage)])
     ]
-    marks = [each.start for each in headings]
+    marks = [heading.start for heading in headings]
     names = [above, *names_of(headings, above)]
     under = names[1:] if marks and not passage[: marks[0]].strip() else names
     all_headings = tuple(dict.fromkeys(filter(None, under)))
@@ -210,16 +220,16 @@ def _count_repetitions_less(
     """Let what a mail says count more than what it quotes; what stands behind a question that it
     quotes answers this question.
     """
-    asked: FloatArray | None = None
+    question: FloatArray | None = None
     for place, (start, body, stop) in enumerate(parts):
         if any(first <= start < last for first, last in repeated):
             if re.search(r"\w", passage[body:stop]):
-                asked = nearest[place].copy() if _QUESTION.search(passage, start, stop) else None
+                question = nearest[place].copy() if _QUESTION.search(passage, start, stop) else None
             nearest[place] *= _REPEATED
         elif re.search(r"\w", passage[body:stop]):
-            if asked is not None:
-                nearest[place] = np.maximum(nearest[place], asked)
-            asked = None
+            if question is not None:
+                nearest[place] = np.maximum(nearest[place], question)
+            question = None
 
 
 def _best(
@@ -234,7 +244,7 @@ def _best(
     """The number of the best sentence, of (start, where it goes on behind headings, stop); None:
     none is any good.
     """
-    starts = [each[0] for each in parts]
+    starts = [part[0] for part in parts]
     bounds = np.searchsorted(words[1], [*starts, len(passage)])
     filled = np.flatnonzero(np.diff(bounds))  # sentences with a token or word
     nearest = np.zeros((len(starts), len(weights)), np.float32)

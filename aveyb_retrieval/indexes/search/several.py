@@ -278,9 +278,9 @@ class SeveralView:
 
     def shown_passages(self, numbers: Sequence[int]) -> dict[int, ShownPassage]:
         return {
-            number + (i << SHIFT["passage"]): shown
+            number + (i << SHIFT["passage"]): passage
             for i, view, _, own in self._parts("passage", numbers)
-            for number, shown in view.shown_passages(own.tolist()).items()
+            for number, passage in view.shown_passages(own.tolist()).items()
         }
 
     def copies(self, kind: Kind, numbers: IntArray) -> IntArray:
@@ -302,11 +302,11 @@ class SeveralView:
         return counts
 
     def best_passages(
-        self, docs: IntArray, query: FloatArray, words: Sequence[str], each: int
+        self, docs: IntArray, query: FloatArray, words: Sequence[str], count: int
     ) -> IntArray:
         best = [np.empty(0, np.int64)]
         for i, view, _, own in self._parts("document", docs):
-            best.append(view.best_passages(own, query, words, each) + (i << SHIFT["passage"]))
+            best.append(view.best_passages(own, query, words, count) + (i << SHIFT["passage"]))
         return np.concatenate(best)
 
     @property

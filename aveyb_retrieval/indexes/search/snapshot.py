@@ -410,18 +410,18 @@ class Snapshot:
         return self.tables.passage_counts(docs)
 
     def best_passages(
-        self, docs: IntArray, query: FloatArray, words: Sequence[str], each: int
+        self, docs: IntArray, query: FloatArray, words: Sequence[str], count: int
     ) -> IntArray:
-        """Numbers of passages among which are the `each` best of every one of some documents `[n]`.
+        """Numbers of passages among which are the `count` best of each of some documents `[n]`.
 
         Those nearest to a unit vector `[d]` or, where it is empty, the best by words: among the
         passages of all these documents, then of those of which too few were found, and so on.
         """
         docs = ascending(docs)
         best = [np.empty(0, np.int64)]
-        k = 4 * each * len(docs)
+        k = 4 * count * len(docs)
         while len(docs):
-            least = np.minimum(self.passage_counts(docs), each)
+            least = np.minimum(self.passage_counts(docs), count)
             among = Allowed(docs)
             if len(query):
                 numbers = self.nearest("passage", query[None], k, among)[1][0]

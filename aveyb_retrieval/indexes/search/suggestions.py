@@ -22,14 +22,14 @@ def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:
     nearest first.
     """
     rules, vocabulary = view.language, view.vocabulary
-    suggested, asked = {}, {*rules.words(query)}
+    suggested, query_words = {}, {*rules.words(query)}
     for word in islice(dict.fromkeys(WORD.findall(query)) if vocabulary else (), LOOKED_UP):
         form, stored, unspaced = (
             rules.form(word),
             rules.in_order(word),
             UNSPACED.search(cleaned(word)),
         )
-        left_out = asked.isdisjoint((form, *stored))  # "what"
+        left_out = query_words.isdisjoint((form, *stored))  # "what"
         if (
             left_out
             or not edits(form)
@@ -41,12 +41,18 @@ def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:
             continue
         assert vocabulary is not None  # else there are no words to go through
         near = vocabulary.near(form, edits(form))
-        first = near.keys() & swaps(form) | {each for each in near if within(form, each, 1)}
-        order = sorted(near, key=lambda each: (each not in first, -near[each], each))
+        first = near.keys() & swaps(form) | {
+            candidate for candidate in near if within(form, candidate, 1)
+        }
+        order = sorted(
+            near, key=lambda candidate: (candidate not in first, -near[candidate], candidate)
+        )
         # some documents may be deleted
-        held = (each for each in order if any(view.holding(rules.in_order(each))))
+        held = (candidate for candidate in order if any(view.holding(rules.in_order(candidate))))
         if meant := tuple(islice(held, SUGGESTED)):
-            suggested[word] = tuple(dict.fromkeys(_as_written(each, view) for each in meant))
+            suggested[word] = tuple(
+                dict.fromkeys(_as_written(candidate, view) for candidate in meant)
+            )
     return suggested
 
 
@@ -63,7 +69,7 @@ def _as_written(form: str, view: EngineView) -> str:
     )
     find = view.language.finder((), (form,))
     written = (
-        each.text[word.start : word.stop] for each in texts.values() for word in find(each.text)
+        text.text[word.start : word.stop] for text in texts.values() for word in find(text.text)
     )
     word = cleaned(next(written, form))
     # no "ss" for a sharp s

@@ -90,17 +90,17 @@ class VisibleSnapshot(Snapshot):
     _whole: Snapshot
     _where: Filter
 
-    def __init__(self, whole: Snapshot, where: Filter) -> None:
-        if isinstance(whole, VisibleSnapshot):
-            where = {"$and": [whole._where, where]}
-            whole = whole._whole
-        self.__dict__.update(vars(whole))
-        self._whole = whole  # whose files stay open as long as something refers to it
+    def __init__(self, snapshot: Snapshot, where: Filter) -> None:
+        if isinstance(snapshot, VisibleSnapshot):
+            where = {"$and": [snapshot._where, where]}
+            snapshot = snapshot._whole
+        self.__dict__.update(vars(snapshot))
+        self._whole = snapshot  # whose files stay open as long as something refers to it
         self._where = where
-        part = whole.select_part(where)
+        part = snapshot.select_part(where)
         self.everything = self._seen = part
         self.info = replace(
-            whole.info, documents=len(part.docs), passages=len(self.ids(part, "passage"))
+            snapshot.info, documents=len(part.docs), passages=len(self.ids(part, "passage"))
         )
         self._counted = part.counted = part.counted or self._count_words()
         self.mean_vector, self.mean_passage_length = (
