@@ -10,8 +10,8 @@ from aveyb_retrieval._registration import register_when_imported
 
 _ERRORS = [
     name
-    for name, each in vars(errors).items()
-    if isinstance(each, type) and issubclass(each, Exception)
+    for name, value in vars(errors).items()
+    if isinstance(value, type) and issubclass(value, Exception)
 ]
 _HOME = {
     name: home

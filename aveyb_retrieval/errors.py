@@ -165,8 +165,8 @@ def printable(text: str) -> str:
     return _UNPRINTABLE.sub(_written_out, text)
 
 
-def _written_out(found: re.Match[str]) -> str:
-    number = ord(found[0])
+def _written_out(match: re.Match[str]) -> str:
+    number = ord(match[0])
     if 0xDC80 <= number <= 0xDCFF:  # how Python carries a byte that is not UTF-8
         number -= 0xDC00
     return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"

@@ -155,16 +155,18 @@ def fsync_all(root: Path, names: Iterable[str]) -> None:
     paths = [root / name for name in names]
     for path in paths:
         fsync_file(path)
-    for folder in {each for path in paths for each in path.parents if each.is_relative_to(root)}:
+    for folder in {
+        parent for path in paths for parent in path.parents if parent.is_relative_to(root)
+    }:
         fsync_folder(folder)
 
 
 def make_folder(folder: Path) -> None:
     """Make a folder and those above it, their names durable; one that is there is fine."""
-    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    missing = [parent for parent in (folder, *folder.parents) if not parent.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    for each in missing:
-        fsync_folder(each.parent)
+    for parent in missing:
+        fsync_folder(parent.parent)
 
 
 def rename(source: Path, target: Path) -> None:

@@ -35,19 +35,19 @@ def forbid_dumps() -> None:
     _lower("RLIMIT_CORE", 0)
 
 
-def allow_files(wanted: int) -> int:
+def allow_files(files: int) -> int:
     """Raise the limit of open files to what is wanted, as far as this process may; return what it
     may open of these.
     """
     if sys.platform != "win32":
         now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         if most != resource.RLIM_INFINITY:
-            wanted = min(wanted, most)
+            files = min(files, most)
         if now != resource.RLIM_INFINITY:
-            if now >= wanted:
+            if now >= files:
                 return now
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-    return wanted
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, most))
+    return files
 
 
 def usable_processors() -> int:
@@ -105,14 +105,14 @@ def install_command(extra: str) -> str:
     clone = Path(__file__).parents[1]
     if (clone / "pyproject.toml").is_file():
         return f"pip install -e {shlex.quote(f'{clone}[{extra}]')}"
-    wanted = f"aveyb-retrieval[{extra}]"
+    requirement = f"aveyb-retrieval[{extra}]"
     try:
         origin = json.loads(distribution("aveyb-retrieval").read_text("direct_url.json") or "{}")
     except PackageNotFoundError:
         origin = {}
     if "url" in origin:
         git = origin.get("vcs_info")
-        wanted += (
+        requirement += (
             f" @ {git['vcs']}+{origin['url']}@{git['commit_id']}" if git else f" @ {origin['url']}"
         )
-    return f"pip install {shlex.quote(wanted)}"
+    return f"pip install {shlex.quote(requirement)}"

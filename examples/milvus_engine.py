@@ -98,7 +98,7 @@ class MilvusFilters(FactFilters):
 _COMPARED = '(exists bounds["{key}"] AND bounds["{key}"] {operator} %s)'
 FILTERS = MilvusFilters(
     holds="array_contains_any(facts, [{}])",
-    there='exists bounds["{}"]',
+    has_key='exists bounds["{}"]',
     number=_COMPARED,
     text=_COMPARED,
     part='bounds["{}"] like %s',
@@ -390,7 +390,7 @@ class MilvusCollection(Collection):
             gone = getattr(error, "code", None) == ErrorCode.COLLECTION_NOT_FOUND
             missing = ("collection not found", "can't find collection", "does not exist")
             if gone or any(each in said.lower() for each in missing):
-                raise self.gone() from error
+                raise self.missing_version() from error
             raise EngineError(f"{self.name}: {failed} ({said})") from error
 
     def versions(self) -> dict[int, Mapping[str, Any] | None]:
@@ -407,7 +407,7 @@ class MilvusCollection(Collection):
             for number, about in sorted(found.items())
         }
 
-    def shown(self) -> tuple[int, Mapping[str, Any]] | None:
+    def visible_version(self) -> tuple[int, Mapping[str, Any]] | None:
         """The version that readers see, and its settings."""
         from pymilvus.exceptions import MilvusException
 
@@ -493,7 +493,9 @@ class MilvusCollection(Collection):
 
     def show(self, number: int) -> None:
         """Let readers see a version."""
-        move = self.client.create_alias if self.shown() is None else self.client.alter_alias
+        move = (
+            self.client.create_alias if self.visible_version() is None else self.client.alter_alias
+        )
         move(f"{self.label(number)}_documents", self.prefix, timeout=WAIT)
 
     def drop(self, number: int) -> None:

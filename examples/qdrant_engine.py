@@ -149,7 +149,7 @@ class QdrantCollection(Collection):
             if self.label(number) in SETTINGS
         }
 
-    def shown(self) -> tuple[int, Any] | None:
+    def visible_version(self) -> tuple[int, Any] | None:
         number = SHOWN.get(self.prefix)
         return None if number is None else (number, SETTINGS[self.label(number)])
 

@@ -103,9 +103,9 @@ def choose(flag: str, values: str, meaning: str, **more: Any) -> Decorator:
     """Make an option that takes one of some values, listed with blanks between; the first one by
     default.
     """
-    known = values.split()
+    choices = values.split()
     return click.option(
-        flag, type=click.Choice(known), help=meaning, **{"default": known[0], **more}
+        flag, type=click.Choice(choices), help=meaning, **{"default": choices[0], **more}
     )
 
 
@@ -294,13 +294,13 @@ def _progress_lines() -> Progress:
 
 
 @contextmanager
-def progress_bar(shown: bool) -> Iterator[Progress]:
+def progress_bar(is_shown: bool) -> Iterator[Progress]:
     """Show the progress of a change on stderr, one line per stage with rates; gives the function to
     call.
 
     Where stderr is no terminal, a line is written every `LINE_SECONDS`, for whoever reads the log.
     """
-    if not shown:
+    if not is_shown:
         yield lambda stage, done, total, tokens: None
         return
     if not sys.stderr.isatty():
@@ -388,9 +388,9 @@ def opened(directory: str | Path | list[str | Path], **options: Any) -> Retrieve
     return Retriever.load(directory, **options)
 
 
-def _parse_types(given: tuple[str, ...]) -> dict[str, str]:
+def _parse_types(texts: tuple[str, ...]) -> dict[str, str]:
     types = {}
-    for pair in ",".join(given).split(",") if given else ():
+    for pair in ",".join(texts).split(",") if texts else ():
         column, equals, kind = pair.rpartition("=")
         if not equals:
             raise click.BadParameter(f"{pair!r} is not COLUMN=TYPE, such as year=int")
@@ -436,7 +436,7 @@ FIELDS = together(
         "--types",
         metavar="COLUMN=TYPE",
         multiple=True,
-        callback=lambda _, __, given: _parse_types(given),
+        callback=lambda _, __, texts: _parse_types(texts),
         help=(
             "Type of a CSV column: int, float, bool or string.  [default: by its values]"
             " Repeatable."
@@ -536,8 +536,8 @@ def gather(parameter: str, make: Callable[..., Any], *options: Decorator) -> Dec
             values[parameter] = make(**{name: values.pop(name) for name in names})
             return function(**values)
 
-        shown = getattr(function, "__click_params__", [])
-        gathered.__click_params__ = [*shown, *own]  # type: ignore[attr-defined]  # where click looks for them
+        own_parameters = getattr(function, "__click_params__", [])
+        gathered.__click_params__ = [*own_parameters, *own]  # type: ignore[attr-defined]  # where click looks for them
         return gathered
 
     return apply

@@ -161,14 +161,14 @@ def run(
             for system in make_systems(
                 models, task, options, folder, reuse=only_missing, progress=progress
             ):
-                result, found = run_system(
+                result, run = run_system(
                     system, task, conditions, cache=ResultCache(folder), only_missing=only_missing
                 )
                 results.append(result)
-                runs.append(found)
+                runs.append(run)
     print_results(results, console)
     if run_path:
-        for number, (result, found) in enumerate(zip(results, runs, strict=True)):
+        for number, (result, run) in enumerate(zip(results, runs, strict=True)):
             tag = _slug(result.system.name)
             own = (
                 f"{_slug(result.dataset)}.{result.split}.{number}.{tag}.trec"
@@ -177,7 +177,7 @@ def run(
             )
             path = run_path / own
             path.parent.mkdir(parents=True, exist_ok=True)
-            write_run(path, found, tag=tag)
+            write_run(path, run, tag=tag)
             console.print(f"run: {path}", highlight=False)
     if report:
         write_json(report, results, {"command": shlex.join(["aveyb-eval", *sys.argv[1:]])})
@@ -258,9 +258,9 @@ def compare(
     from aveyb_retrieval.eval.runner import print_comparison
 
     judged = read_qrels(qrels)
-    beside = qrels.parent.parent / "queries.jsonl"
-    if query_file is None and qrels.parent.name == "qrels" and beside.is_file():
-        query_file = beside
+    queries_file = qrels.parent.parent / "queries.jsonl"
+    if query_file is None and qrels.parent.name == "qrels" and queries_file.is_file():
+        query_file = queries_file
     texts = read_queries([query_file]) if query_file else {}
     scores = {
         path: evaluate(judged.judgements, read_run(path), [metric]) for path in (run_a, run_b)

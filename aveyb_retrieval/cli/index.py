@@ -438,12 +438,12 @@ def list_documents(
         _print_incomplete(directory)
         return
     with common.opened(directory) as retriever:
-        found = retriever.documents(where, **page)
+        documents = retriever.documents(where, **page)
         if only_ids:
-            for document in found:
+            for document in documents:
                 click.echo(document.id)
         else:
-            _print_documents(found)
+            _print_documents(documents)
 
 
 def _print_incomplete(directory: str | Path) -> None:
@@ -505,8 +505,8 @@ def update_metadata(
     from aveyb_retrieval.indexes.changes.update import Batch
 
     if not isinstance(changes, dict):
-        given = json.dumps(changes, ensure_ascii=False)
-        raise ConfigError(f"--set {given!r}: not an object; write it as '{{\"field\": value}}'")
+        written = json.dumps(changes, ensure_ascii=False)
+        raise ConfigError(f"--set {written!r}: not an object; write it as '{{\"field\": value}}'")
     with common.progress_bar(not quiet) as progress:
         batch = Batch(directory, progress=progress, restart=restart, wait=wait)
         batch.update_metadata(changes, ids, **arguments)
@@ -664,8 +664,8 @@ def search(
         raise click.UsageError("--fields: only with --json")
     how = {name: arguments.pop(name) for name in ("model", "device", "precision")}
     with common.opened([directory, *others] if others else directory, **how) as retriever:
-        given = {name: value for name, value in arguments.items() if value not in (None, ())}
-        hits = retriever.search(query, k, filter=where, **given)
+        set_options = {name: value for name, value in arguments.items() if value not in (None, ())}
+        hits = retriever.search(query, k, filter=where, **set_options)
         for number, hit in enumerate(hits, start=1 + arguments["offset"]):
             if as_json:
                 click.echo(json.dumps(_chosen(hit, fields), ensure_ascii=False))
@@ -774,13 +774,13 @@ def _print_hit(number: int, hit: Hit) -> None:
         page = f", {printable(passage.place)}" if passage.place else ""
         if passage.pages is not None and passage.pages[0] < passage.pages[1]:
             page += f" ({passage.page_unit}s {passage.pages[0]}-{passage.pages[1]})"
-        shown = _marked(hit, passage.span)
+        text = _marked(hit, passage.span)
         heading = (
             f" {printable(passage.heading)}:"
-            if passage.heading and passage.heading not in shown
+            if passage.heading and passage.heading not in text
             else ""
         )
-        click.echo(f"     {passage.span[0]}-{passage.span[1]}{page}:{heading} {shown}")
+        click.echo(f"     {passage.span[0]}-{passage.span[1]}{page}:{heading} {text}")
     if not hit.passages:
         click.echo(f"     {_marked(hit, (0, len(hit.text)))}")
     if hit.context_span is not None:
@@ -819,13 +819,12 @@ def _marked(hit: Hit, span: tuple[int, int]) -> str:
 def _chosen(hit: Hit, fields: str | None) -> dict[str, Any]:
     if fields is None:
         return hit.to_dict()
-    known = hit.to_dict(text=True) | {"place": hit.place}
+    fields_of_hit = hit.to_dict(text=True) | {"place": hit.place}
     names = [name.strip() for name in fields.split(",") if name.strip()]
-    if unknown := [name for name in names if name not in known]:
-        raise ConfigError(
-            f"--fields {fields!r}: {no_option('a hit', unknown[0], list(known), kind='field')}"
-        )
-    return {name: known[name] for name in names}
+    if unknown := [name for name in names if name not in fields_of_hit]:
+        reason = no_option("a hit", unknown[0], list(fields_of_hit), kind="field")
+        raise ConfigError(f"--fields {fields!r}: {reason}")
+    return {name: fields_of_hit[name] for name in names}
 
 
 def _one_line(text: str) -> str:

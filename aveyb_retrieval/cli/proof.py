@@ -64,16 +64,16 @@ def check(
             f"{answer.name}: byte {error.start:,} is not UTF-8; save it as UTF-8"
         ) from error
     with opened(directory) as retriever:
-        found = retriever.check_quotes(text, filter=where)
-    for each in found:
-        click.echo(json.dumps(each.to_dict(), ensure_ascii=False) if as_json else _told(each))
-    if not as_json and not found:
+        checks = retriever.check_quotes(text, filter=where)
+    for check in checks:
+        click.echo(json.dumps(check.to_dict(), ensure_ascii=False) if as_json else _line_of(check))
+    if not as_json and not checks:
         click.echo("no quotations")
-    if any(each.verdict in ("altered", "absent") for each in found):
+    if any(check.verdict in ("altered", "absent") for check in checks):
         raise SystemExit(1)
 
 
-def _told(check: QuoteCheck) -> str:
+def _line_of(check: QuoteCheck) -> str:
     place = (
         ""
         if check.id is None or check.span is None
@@ -109,15 +109,15 @@ def grep(
     Exit code 1 if nothing matches.
     """
     with opened(directory) as retriever:
-        found = retriever.grep(pattern, filter=where, limit=limit, ignore_case=ignore_case)
-    for each in found:
-        place = f"{each.id} {each.span[0]}-{each.span[1]}"
+        matches = retriever.grep(pattern, filter=where, limit=limit, ignore_case=ignore_case)
+    for match in matches:
+        place = f"{match.id} {match.span[0]}-{match.span[1]}"
         click.echo(
-            json.dumps(asdict(each), ensure_ascii=False)
+            json.dumps(asdict(match), ensure_ascii=False)
             if as_json
-            else f"{place}  {printable(each.line)}"
+            else f"{place}  {printable(match.line)}"
         )
-    if not found:
+    if not matches:
         raise SystemExit(1)
 
 
@@ -147,13 +147,11 @@ def outline(directory: str | Path, document: str | None, offset: int) -> None:
                     f"{section.span[0]}-{section.span[1]}  {printable(section.heading)}{page}"
                 )
             return
-        found = retriever.contents(document or "", offset=offset)
-    for path, count in found.folders:
+        listing = retriever.contents(document or "", offset=offset)
+    for path, count in listing.folders:
         click.echo(f"{printable(path)}  {plural(count, 'document')}")
-    for each in found.documents:
-        click.echo(printable(f"{each.id}  {each.name}"))
-    if found.left:
-        click.echo(
-            f"{found.left:,} more: --offset {offset + len(found.folders) + len(found.documents)}",
-            err=True,
-        )
+    for listed in listing.documents:
+        click.echo(printable(f"{listed.id}  {listed.name}"))
+    if listing.left:
+        following = offset + len(listing.folders) + len(listing.documents)
+        click.echo(f"{listing.left:,} more: --offset {following}", err=True)

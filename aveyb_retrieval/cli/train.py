@@ -69,9 +69,9 @@ class PairSource:
             "positive": self.positive,
             **columns,
         }
-        given = {side: field for side, field in named.items() if field is not None}
-        pairs = read_pairs(self.files, columns=given, rows=self.rows)
-        return pairs, fingerprints(self.files) | {"rows": self.rows, "columns": given or None}
+        fields = {side: field for side, field in named.items() if field is not None}
+        pairs = read_pairs(self.files, columns=fields, rows=self.rows)
+        return pairs, fingerprints(self.files) | {"rows": self.rows, "columns": fields or None}
 
 
 @dataclass(frozen=True)
@@ -140,14 +140,14 @@ PAIRS = common.gather(
 
 
 def read_fields(
-    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+    context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, Any]:
     """Read FIELD=VALUE: values are JSON, or else words."""
     fields: dict[str, Any] = {}
-    for each in given:
-        name, equals, value = each.partition("=")
+    for text in texts:
+        name, equals, value = text.partition("=")
         if not equals:
-            raise click.BadParameter(f"{each!r} is not FIELD=VALUE")
+            raise click.BadParameter(f"{text!r} is not FIELD=VALUE")
         try:
             fields[name] = json.loads(value)
         except ValueError:
@@ -399,8 +399,8 @@ def contrastive(
     options = run.prepare()
     pairs, data = source.open(negative=negative)
     prompts = {"query": query_prompt, "document": document_prompt}
-    given = {name: text for name, text in prompts.items() if text is not None}
-    student, vocabulary = sentence_model(model, run.out / "start", given)
+    set_prompts = {name: text for name, text in prompts.items() if text is not None}
+    student, vocabulary = sentence_model(model, run.out / "start", set_prompts)
     train_contrastive(
         student,
         pairs,
@@ -466,7 +466,7 @@ def distill(
         )
     options = run.prepare()
     student, vocabulary = sentence_model(model, run.out / "start", {})
-    several = [Teacher(teacher, given) for teacher, given in zip_longest(teachers, prompts)]
+    several = [Teacher(teacher, prompt) for teacher, prompt in zip_longest(teachers, prompts)]
     alone = len(teachers) == 1 and not prompts
     data = fingerprints(files) | {
         "model": model,

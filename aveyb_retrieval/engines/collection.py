@@ -98,7 +98,7 @@ class CollectionReader:
     @property
     def is_stale(self) -> bool:
         with self._reading() as reading:
-            return (reading.shown() or (None,))[0] != self._version.number
+            return (reading.visible_version() or (None,))[0] != self._version.number
 
     def reopen(self, check: Callable[[EngineInfo], None]) -> None:
         with self._reading() as reading:
@@ -148,13 +148,13 @@ class CollectionView(ABC):
         return np.ones(len(numbers), np.float32)
 
     def vectors(self, kind: Kind, numbers: IntArray) -> FloatArray:
-        found = dict(self.read_vectors(kind, numbers.tolist()))
-        missing = next((number for number in numbers.tolist() if number not in found), None)
+        vectors = dict(self.read_vectors(kind, numbers.tolist()))
+        missing = next((number for number in numbers.tolist() if number not in vectors), None)
         if missing is not None:
             raise IndexFormatError(
                 f"{self.collection.name}: no vector of {kind} number {missing}; {self.remedy}"
             )
-        return np.array([found[number] for number in numbers.tolist()], np.float32).reshape(
+        return np.array([vectors[number] for number in numbers.tolist()], np.float32).reshape(
             -1, self.encoding.dim
         )
 
@@ -175,11 +175,11 @@ class CollectionView(ABC):
         )
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
-        wanted = set(ids)
-        found = self.read(
-            "document", ("id", "number"), [rank_of(name) for name in wanted], by="rank"
+        sought_ids = set(ids)
+        rows = self.read(
+            "document", ("id", "number"), [rank_of(name) for name in sought_ids], by="rank"
         )
-        return {name: number for name, number in found if name in wanted}
+        return {name: number for name, number in rows if name in sought_ids}
 
     def documents(
         self, docs: Sequence[int], parts: Sequence[Part] = PARTS
@@ -198,8 +198,8 @@ class CollectionView(ABC):
             return StoredPassages.none(len(words))
         stored, starts, stops, *texts = zip(*rows, strict=True)
         held = [
-            held_words([text.encode() for text in each], list(map(ascii_word, words)))
-            for each in texts
+            held_words([text.encode() for text in passage_texts], list(map(ascii_word, words)))
+            for passage_texts in texts
         ]
         return StoredPassages.of(
             *map(np.array, (stored, starts, stops)), *held or [np.empty((len(rows), 0), np.bool_)]
@@ -211,10 +211,10 @@ class CollectionView(ABC):
         if kind == "document":
             documents = self.documents(listed)
             return copy_digests(documents[number].text for number in listed)
-        shown = self.shown_passages(listed)
-        spans = (shown[number].span for number in listed)
+        passages = self.shown_passages(listed)
+        spans = (passages[number].span for number in listed)
         return copy_digests(
-            shown[number].text[: stop - start]
+            passages[number].text[: stop - start]
             for number, (start, stop) in zip(listed, spans, strict=True)
         )
 
@@ -232,19 +232,21 @@ class CollectionView(ABC):
         rows = self.read(
             "passage", ("number", "start", "stop", "heading"), [*numbers, *(n + 1 for n in numbers)]
         )
-        found = {number: (start, stop, heading) for number, start, stop, heading in rows}
-        shown = {}
+        stored = {number: (start, stop, heading) for number, start, stop, heading in rows}
+        passages = {}
         for number in numbers:
-            if number in found and number >> PASSAGE_BITS in documents:
-                start, stop, heading = found[number]
-                end = max(stop, found[number + 1][0] if number + 1 in found else 0)
+            if number in stored and number >> PASSAGE_BITS in documents:
+                start, stop, heading = stored[number]
+                end = max(stop, stored[number + 1][0] if number + 1 in stored else 0)
                 text = documents[number >> PASSAGE_BITS].text[start:end]
-                shown[number] = ShownPassage(text, partial(str, heading), (start, stop))
-        return shown
+                passages[number] = ShownPassage(text, partial(str, heading), (start, stop))
+        return passages
 
     def called(self, docs: Sequence[int]) -> dict[int, CalledBy]:
-        known: Remembered[CalledBy] = self.remembered("called", partial(Remembered, MAX_CALLED))
-        return known.get(docs, partial(read_called, self))
+        remembered: Remembered[CalledBy] = self.remembered(
+            "called", partial(Remembered, MAX_CALLED)
+        )
+        return remembered.get(docs, partial(read_called, self))
 
     def documents_called(self, words: Sequence[str], selection: Any = None) -> list[IntArray]:
         """See `EngineView.documents_called`; a collection keeps no lists of names."""
@@ -261,8 +263,10 @@ class CollectionView(ABC):
         return self.passage_numbers(docs.tolist())
 
     def passage_numbers(self, docs: Sequence[int]) -> IntArray:
-        wanted = np.unique(np.array(docs, np.int64))
-        return expand_passages(np.stack([wanted, self.passage_counts(wanted)], axis=1))
+        ascending_docs = np.unique(np.array(docs, np.int64))
+        return expand_passages(
+            np.stack([ascending_docs, self.passage_counts(ascending_docs)], axis=1)
+        )
 
     def remembered(self, name: str, compute: Callable[[], Any]) -> Any:
         """A value that is computed once as long as no document changes."""
@@ -466,14 +470,14 @@ class Collection(ABC):
         """Return what readers see; IndexFormatError where nothing was published under this name, or
         only in part.
         """
-        shown = self.shown()
-        if shown is None:
+        visible = self.visible_version()
+        if visible is None:
             part = (
                 "the collection is published only in part; run the same `aveyb-index publish` again"
                 " to continue"
             )
             raise IndexFormatError(f"{self.name}: {part if self.versions() else NOT_THERE}")
-        return self.opened(shown[0], CollectionSettings.from_json(shown[1], self.name))
+        return self.opened(visible[0], CollectionSettings.from_json(visible[1], self.name))
 
     @property
     def version(self) -> Version:
@@ -498,16 +502,16 @@ class Collection(ABC):
         are there.
         """
         with self.translated():
-            there, shown = self.versions(), self.shown()
-            begun = [number for number in there if shown is None or number > shown[0]]
+            versions, visible = self.versions(), self.visible_version()
+            begun = [number for number in versions if visible is None or number > visible[0]]
             same = (
                 []
                 if restart
-                else [number for number in begun if there[number] == settings.to_json()]
+                else [number for number in begun if versions[number] == settings.to_json()]
             )
             for number in set(begun) - set(same[:1]):
                 self.drop(number)
-            number = same[0] if same else max([0, *there]) + 1
+            number = same[0] if same else max([0, *versions]) + 1
             if not same:
                 self.create(number, settings)
             self._open = self.opened(number, settings)
@@ -518,7 +522,7 @@ class Collection(ABC):
         until now.
         """
         with self.translated():
-            number, (before, _) = self.version.number, self.shown() or (0, None)
+            number, (before, _) = self.version.number, self.visible_version() or (0, None)
             if before > number:
                 raise EngineError(
                     f"{self.name}: another process has published meanwhile; publish again"
@@ -541,16 +545,16 @@ class Collection(ABC):
         """Remove documents by id; returns how many there were, or raises InputError (see
         `missing_ok`).
         """
-        wanted = sorted(set(ids))
+        sought_ids = sorted(set(ids))
         with self.change():
-            there = self.view().find(wanted)
-            missing = [] if missing_ok else [name for name in wanted if name not in there]
+            stored = self.view().find(sought_ids)
+            missing = [] if missing_ok else [name for name in sought_ids if name not in stored]
             if missing:
                 raise InputError(
                     f"{self.name}: no document has the id {missing[0]!r}; nothing was changed"
                 )
-            self.remove(list(there.values()))
-        return len(there)
+            self.remove(list(stored.values()))
+        return len(stored)
 
     def rows_of(
         self, number: int, record: Record, row: EncodedRow
@@ -592,17 +596,17 @@ class Collection(ABC):
         """A version that is ready to be read."""
         return Version(number, self.label(number), settings)
 
-    def gone(self) -> IndexFormatError:
+    def missing_version(self) -> IndexFormatError:
         """What is raised where the version that is open is not there any more."""
         return IndexFormatError(
             f"{self.name}: the version that is open has been replaced and removed; reopen it"
         )
 
-    def replace(self, there: dict[str, int], rows: Rows) -> None:
+    def replace(self, stored: dict[str, int], rows: Rows) -> None:
         """Write documents, of which some replace those of the same ids that are
-        `there`, by number.
+        `stored`, by number.
         """
-        self.remove(list(there.values()))
+        self.remove(list(stored.values()))
         self.add(rows)
 
     @abstractmethod
@@ -610,7 +614,7 @@ class Collection(ABC):
         """The settings of every version by number, ascending; None where one is not complete."""
 
     @abstractmethod
-    def shown(self) -> tuple[int, Mapping[str, Any]] | None:
+    def visible_version(self) -> tuple[int, Mapping[str, Any]] | None:
         """The version that readers see, and its settings."""
 
     @abstractmethod

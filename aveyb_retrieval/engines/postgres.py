@@ -43,7 +43,7 @@ EF_SEARCH = 200  # candidates that a search of the graph keeps; at most 1,000
 MOST_EF = 1000
 FILTERS = FactFilters(
     holds="facts && ARRAY[{}]::bigint[]",
-    there="bounds ? '{}'",
+    has_key="bounds ? '{}'",
     number="coalesce((bounds ->> '{key}')::numeric {operator} %s::numeric, false)",
     text="coalesce((bounds ->> '{key}') COLLATE \"C\" {operator} %s, false)",
     part="coalesce(strpos(bounds ->> '{}', %s) > 0, false)",
@@ -78,8 +78,8 @@ class PostgresView(CollectionView):
     def select(self, where: Filter | None) -> Selected | None:
         if where is None:
             return None
-        sql, given = FILTERS.compile(where)
-        return self._selected(sql, list(map(str, given)))
+        sql, parameters = FILTERS.compile(where)
+        return self._selected(sql, list(map(str, parameters)))
 
     def narrow(
         self, selection: Selected | None, kind: Kind, conditions: Sequence[Sought]
@@ -98,7 +98,7 @@ class PostgresView(CollectionView):
         return self._selected(sql, parameters)
 
     def _selected(self, sql: str, parameters: list[str]) -> Selected:
-        ((found,),) = self._db.execute(
+        ((packed,),) = self._db.execute(
             "SELECT string_agg(int8send(number) || int8send(passages), ''::bytea ORDER BY number) "
             f"FROM {self._schema}.documents WHERE {sql}",
             parameters,
@@ -107,7 +107,7 @@ class PostgresView(CollectionView):
         return Selected(
             sql,
             parameters,
-            np.frombuffer(found or b"", dtype=">i8").astype(np.int64).reshape(-1, 2),
+            np.frombuffer(packed or b"", dtype=">i8").astype(np.int64).reshape(-1, 2),
         )
 
     def count(self, kind: Kind, selection: Selected | None = None) -> int:
@@ -140,21 +140,21 @@ class PostgresView(CollectionView):
         )
         few = count <= EXACT_ROWS or count <= EXACT_SHARE * self.count(kind)
         for row, query in enumerate(queries if k else ()):
-            sql, given = self._scored(kind, query, selection)
-            found = [] if exact or few else self._by_graph(sql, given, k)
-            if len(found) < k:  # ordered by what the graph is not of
-                found = self._db.execute(
-                    f"{sql} ORDER BY score DESC, number LIMIT %s", (*given, k)
+            sql, parameters = self._scored(kind, query, selection)
+            ranked = [] if exact or few else self._by_graph(sql, parameters, k)
+            if len(ranked) < k:  # ordered by what the graph is not of
+                ranked = self._db.execute(
+                    f"{sql} ORDER BY score DESC, number LIMIT %s", (*parameters, k)
                 ).fetchall()
-            if len(found) < k:
+            if len(ranked) < k:
                 raise IndexFormatError(
-                    f"{self.info.name}: {len(found)} {kind} vectors, but {k} are counted;"
+                    f"{self.info.name}: {len(ranked)} {kind} vectors, but {k} are counted;"
                     f" {self.info.remedy}"
                 )
-            numbers[row], scores[row] = zip(*found, strict=True)
+            numbers[row], scores[row] = zip(*ranked, strict=True)
         return scores, numbers
 
-    def _by_graph(self, sql: str, given: list[str], k: int) -> list[tuple[int, float]]:
+    def _by_graph(self, sql: str, parameters: list[str], k: int) -> list[tuple[int, float]]:
         """Search the HNSW graph, which goes on until `k` of the vectors that a filter lets through
         are found.
         """
@@ -167,7 +167,7 @@ class PostgresView(CollectionView):
         off = "".join(f"SET LOCAL enable_{way} = off;" for way in ways)
         self._db.execute(f"{limits} SET LOCAL hnsw.iterative_scan = strict_order; {off}")
         rows = self._db.execute(
-            f"{sql} ORDER BY vector <#> %s::vector LIMIT %s", (*given, given[0], k)
+            f"{sql} ORDER BY vector <#> %s::vector LIMIT %s", (*parameters, parameters[0], k)
         ).fetchall()
         self._db.execute(off.replace("off", "on"))
         return sorted(rows, key=lambda row: (-row[1], row[0]))
@@ -336,13 +336,13 @@ class PostgresCollection(Collection):
             (url.scheme, url.netloc, url.path.strip("/").partition("/")[0], url.query, "")
         )
         try:
-            given: Any = {
+            settings: Any = {
                 "connect_timeout": WAIT,
                 "application_name": "aveyb-retrieval",
                 **conninfo_to_dict(server),
             }
             # plans depend on the query's vector and filter, so that none is kept
-            connection = psycopg.connect(**given, autocommit=True, prepare_threshold=None)
+            connection = psycopg.connect(**settings, autocommit=True, prepare_threshold=None)
         except psycopg.ProgrammingError as error:
             raise ConfigError(
                 f"{self.name}: not an address of a server ({first_line(error)})"
@@ -369,7 +369,7 @@ class PostgresCollection(Collection):
         except psycopg.Error as error:
             said = first_line(error)
             if isinstance(error, (psycopg.errors.UndefinedTable, psycopg.errors.InvalidSchemaName)):
-                raise self.gone() from error
+                raise self.missing_version() from error
             if isinstance(error, psycopg.errors.InsufficientPrivilege):
                 said = f"{said}; grant this user the right to do so"
             elif isinstance(error, psycopg.OperationalError):
@@ -413,9 +413,14 @@ class PostgresCollection(Collection):
         # other schemas are somebody else's
         return {number: settings for number, settings, _ in self._registered()}
 
-    def shown(self) -> tuple[int, Mapping[str, Any]] | None:
+    def visible_version(self) -> tuple[int, Mapping[str, Any]] | None:
         return next(
-            ((number, settings) for number, settings, shown in self._registered() if shown), None
+            (
+                (number, settings)
+                for number, settings, is_visible in self._registered()
+                if is_visible
+            ),
+            None,
         )
 
     def _registered(self) -> list[tuple[int, Mapping[str, Any], bool]]:
@@ -474,12 +479,12 @@ class PostgresCollection(Collection):
                     f"{self.name}: the database has no pgvector ({first_line(error)}); install it"
                     " on the server and have an administrator run CREATE EXTENSION vector"
                 ) from error
-            (found,) = self.db.execute(
+            (extension,) = self.db.execute(
                 "SELECT extversion FROM pg_extension WHERE extname = 'vector'"
             ).fetchone()
-            if tuple(int(part) for part in found.split(".")[:2]) < OLDEST:
+            if tuple(int(part) for part in extension.split(".")[:2]) < OLDEST:
                 raise ConfigError(
-                    f"{self.name}: pgvector {found}; {'.'.join(map(str, OLDEST))} or newer is"
+                    f"{self.name}: pgvector {extension}; {'.'.join(map(str, OLDEST))} or newer is"
                     " needed"
                 )
             try:

@@ -125,14 +125,14 @@ def unpublish_documents(
     _check_address(to)
     if not check_ids(ids) and where is None:
         raise ConfigError("give ids or a filter; an empty filter {} selects every document")
-    found: list[str] = []
+    matching_ids: list[str] = []
     if where is not None:
         with closing(open_engine(to)) as engine, engine.view() as view:
             matching = view.matching(view.select(where)).tolist()
-            found = [document.id for document in view.documents(matching, ()).values()]
+            matching_ids = [document.id for document in view.documents(matching, ()).values()]
     with closing(open_writer(to)) as writer:
         removed = writer.delete(ids, missing_ok=missing_ok) if ids else 0
-        return removed + (writer.delete(found) if found else 0)
+        return removed + (writer.delete(matching_ids) if matching_ids else 0)
 
 
 def _check_address(to: str) -> None:

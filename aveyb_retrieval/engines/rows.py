@@ -77,7 +77,7 @@ class FactFilters(FilterCompiler):
     """Compiles filters to conditions in the words of a database."""
 
     holds: str  # `facts` hold one of the numbers `{}`
-    there: str  # `bounds` have the key `{}`
+    has_key: str  # `bounds` have the key `{}`
     number: str  # they have the key `{key}`, under which is a number, `{operator}` %s
     text: str  # they have the key `{key}`, under which is a string, by code points, `{operator}` %s
     part: str  # they have the key `{}`, under which is a string that holds the text %s
@@ -91,7 +91,7 @@ class FactFilters(FilterCompiler):
         key = _bound(field_keys(field), kind, operator[0])
         if isinstance(value, float) and math.isinf(value):
             return (
-                Condition(self.there.format(key), ())
+                Condition(self.has_key.format(key), ())
                 if (value < 0) == (operator[0] == ">")
                 else NOTHING
             )
@@ -142,8 +142,8 @@ def _equal(path: list[str], value: Scalar) -> int:
 
 def _fact(path: list[str], name: str, value: Any = None) -> int:
     """63 bits of a hash of what is said of a field."""
-    told = json.dumps([path, name, value]).encode()
-    return int.from_bytes(hashlib.sha256(told).digest()[:8], "big") >> 1
+    statement = json.dumps([path, name, value]).encode()
+    return int.from_bytes(hashlib.sha256(statement).digest()[:8], "big") >> 1
 
 
 def _bound(path: list[str], kind: str, operator: str) -> str:

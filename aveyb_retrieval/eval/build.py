@@ -200,7 +200,7 @@ def indexed(
     )
     if not (reuse and is_index(str(path))):
 
-        def shown(stage: str, done: int, total: int | None, tokens: int) -> None:
+        def report(stage: str, done: int, total: int | None, tokens: int) -> None:
             progress(f"{model.model_name}: {stage}", done, total or len(corpus), tokens)
 
         options: dict[str, Any] = {
@@ -209,7 +209,7 @@ def indexed(
             "overwrite": True,
             "restart": True,
         }
-        build_index(indexed_rows(corpus), path, model=model, progress=shown, **options)
+        build_index(indexed_rows(corpus), path, model=model, progress=report, **options)
     return path
 
 

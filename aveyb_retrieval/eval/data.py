@@ -109,21 +109,21 @@ def _judgement_rows(path: Path) -> Iterator[tuple[str, str, str, str]]:
 
 def _columns_of_header(names: list[str], source: str, number: int) -> tuple[int, int, int]:
     lowered = [name.strip().lower() for name in names]
-    found = []
-    for wanted in (_QUERY_NAMES, _DOCUMENT_NAMES, _GRADE_NAMES):
-        places = [i for i, name in enumerate(lowered) if name in wanted]
+    columns = []
+    for column_names in (_QUERY_NAMES, _DOCUMENT_NAMES, _GRADE_NAMES):
+        places = [i for i, name in enumerate(lowered) if name in column_names]
         if len(places) != 1:
             raise InputError(
                 f"{source}, line {number}: {names} is neither a judgement (the last field is not a"
                 " number) nor a header with query-id, corpus-id and score"
             )
-        found.append(places[0])
-    rest = [name for i, name in enumerate(lowered) if i not in found]
-    if any(name not in _ITERATION_NAMES for name in rest):
+        columns.append(places[0])
+    other_names = [name for i, name in enumerate(lowered) if i not in columns]
+    if any(name not in _ITERATION_NAMES for name in other_names):
         raise InputError(
-            f"{source}, line {number}: unknown column {rest[0]!r} in the header {names}"
+            f"{source}, line {number}: unknown column {other_names[0]!r} in the header {names}"
         )
-    return found[0], found[1], found[2]
+    return columns[0], columns[1], columns[2]
 
 
 def _grade(value: object, where: str) -> int:
@@ -209,16 +209,16 @@ class Corpus:
         self.positions: dict[str, int] = {}
         self._batches: list[pa.RecordBatch] = []
         remaining = iter(documents)
-        while some := list(islice(remaining, _BATCH)):
-            for document in some:
+        while batch := list(islice(remaining, _BATCH)):
+            for document in batch:
                 if document.id in self.positions:
                     raise InputError(
                         f"{source}: the document id {document.id!r} occurs more than once"
                     )
                 self.positions[document.id] = len(self.positions)
             texts = {
-                "title": [document.title for document in some],
-                "text": [document.text for document in some],
+                "title": [document.title for document in batch],
+                "text": [document.text for document in batch],
             }
             self._batches.append(pa.RecordBatch.from_pydict(texts))
         if not self._batches:
@@ -295,10 +295,10 @@ def load_folder(path: Path, split: str | None = None) -> Dataset:
     files = {file.stem: file for file in sorted((path / "qrels").glob("*.tsv"))}
     if not files:
         raise InputError(f"{path / 'qrels'}: no qrels/SPLIT.tsv in this folder; {_HUB_HINT}")
-    wanted = {name for name in files if name != "train" or split == "train" or len(files) == 1}
+    split_names = {name for name in files if name != "train" or split == "train" or len(files) == 1}
     splits = {
         name: checked_qrels(read_qrels(files[name]), corpus, queries, str(files[name]))
-        for name in sorted(wanted)
+        for name in sorted(split_names)
     }
     spans_file = path / "spans.jsonl"
     spans = read_spans(spans_file, corpus) if spans_file.is_file() else {}
@@ -592,7 +592,7 @@ def _data_files(folder: Path, config: str) -> dict[str, list[Path]]:
         raise InputError(
             f"{folder}: the configuration {config!r} cannot be read: {error}"
         ) from error
-    return {str(split): [Path(file) for file in some] for split, some in files.items()}
+    return {str(split): [Path(file) for file in paths] for split, paths in files.items()}
 
 
 def _only_split(folder: Path, config: str) -> list[Path]:

@@ -136,17 +136,17 @@ def notices(scores: Scores) -> list[str]:
     """Return what a reader of the means must know about queries that the run or the judgements
     lack.
     """
-    found = []
+    notes = []
     if scores.missing:
-        found.append(
+        notes.append(
             f"{plural(len(scores.missing), 'judged query', 'judged queries')} without a hit:"
             " scored 0"
         )
     if scores.unjudged:
-        found.append(
+        notes.append(
             f"{plural(scores.unjudged, 'query', 'queries')} of the run without judgements: left out"
         )
-    return found
+    return notes
 
 
 def _trec_eval(
@@ -167,9 +167,11 @@ def _trec_eval(
             names.setdefault(doc, str(len(names)))
         grades[str(number)] = {names[doc]: grade for doc, grade in judgements[query].items()}
         ranks[str(number)] = {names[doc]: float(-i) for i, doc in enumerate(order[query])}
-    found = module.RelevanceEvaluator(grades, measures).evaluate(ranks)
+    measured = module.RelevanceEvaluator(grades, measures).evaluate(ranks)
     return {
-        query: found[str(number)] for number, query in enumerate(queries) if str(number) in found
+        query: measured[str(number)]
+        for number, query in enumerate(queries)
+        if str(number) in measured
     }
 
 

@@ -158,8 +158,8 @@ def run_system(
     """
     settings = settings or Settings()
     key = result_key(system.info, task, settings)
-    if cache is not None and only_missing and (known := cache.load(key)) is not None:
-        stored, run = known
+    if cache is not None and only_missing and (cached := cache.load(key)) is not None:
+        stored, run = cached
         return replace(stored, system=replace(stored.system, name=system.info.name)), run
     start = time.perf_counter()
     # one more hit, so that dropping the query itself leaves `depth`
@@ -258,8 +258,8 @@ def print_results(results: Sequence[Result], console: Console) -> None:
         groups.setdefault((result.dataset, result.split, result.protocol), []).append(result)
     for (dataset, split, protocol), members in groups.items():
         first = members[0]
-        whole = first.corpus_size == first.full_corpus_size
-        reduced = "" if whole else f" (of {first.full_corpus_size:,}: REDUCED CORPUS)"
+        is_full_corpus = first.corpus_size == first.full_corpus_size
+        reduced = "" if is_full_corpus else f" (of {first.full_corpus_size:,}: REDUCED CORPUS)"
         caption = (
             f"{plural(first.corpus_size, 'document')}{reduced},"
             f" {plural(first.queries, 'query', 'queries')}, depth {first.depth}, {first.source}"
@@ -295,8 +295,8 @@ def _table(title: str, caption: str) -> Table:
 
 def _print_whole(table: Table, console: Console) -> None:
     """Print a table as wide as it is: a narrow terminal breaks its lines, and no cell is cut."""
-    before, whole = console.width, console.options.update(width=10_000)
-    console.width = max(before, Measurement.get(console, whole, table).maximum)
+    before, wide_options = console.width, console.options.update(width=10_000)
+    console.width = max(before, Measurement.get(console, wide_options, table).maximum)
     console.print(table)
     console.width = before
 

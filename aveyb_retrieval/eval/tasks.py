@@ -141,7 +141,7 @@ def _paper(dataset: Dataset, split: str | None, seed: int) -> _Chosen:
     texts = dataset.queries
     notices = [notice for qrels in dataset.splits.values() for notice in qrels.notices]
     if len(judged_splits) == 1:
-        whole, judgements = next(iter(judged_splits.items()))
+        only_split, judgements = next(iter(judged_splits.items()))
         order = sorted(judgements)  # as the original samples from
         dev = {
             *np.random.default_rng(seed).permutation(len(order))[: round(0.5 * len(order))].tolist()
@@ -149,10 +149,10 @@ def _paper(dataset: Dataset, split: str | None, seed: int) -> _Chosen:
         judged_splits = {"dev": {}, "test": {}}
         for i, query in enumerate(order):
             judged_splits["dev" if i in dev else "test"][query] = judgements[query]
-        texts = dict.fromkeys(judged_splits, texts[whole])
+        texts = dict.fromkeys(judged_splits, texts[only_split])
         notices.append(
-            f"{dataset.name} has one judged split ({whole}): halved at random with seed {seed}. The"
-            " paper's code does not seed this shuffle, so its halves cannot be reproduced"
+            f"{dataset.name} has one judged split ({only_split}): halved at random with seed"
+            f" {seed}. The paper's code does not seed this shuffle, so its halves cannot be reproduced"
         )
     split = split or next(
         (name for name in _PAPER_SPLITS if name in judged_splits), next(iter(judged_splits))

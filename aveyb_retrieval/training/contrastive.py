@@ -164,9 +164,11 @@ class MaskedRankingLoss(CachedMultipleNegativesRankingLoss):
         candidates = torch.cat(documents)
         total = anchors.new_zeros(())
         for begin in range(0, count, self.mini_batch_size):
-            some = anchors[begin : begin + self.mini_batch_size]
-            rows = torch.arange(first + begin, first + begin + len(some), device=anchors.device)
-            scores = self.similarity_fct(some, candidates) * self.scale
+            anchor_rows = anchors[begin : begin + self.mini_batch_size]
+            rows = torch.arange(
+                first + begin, first + begin + len(anchor_rows), device=anchors.device
+            )
+            scores = self.similarity_fct(anchor_rows, candidates) * self.scale
             scores = scores.masked_fill(false_negatives(labels, rows), float("-inf"))
             loss = nn.functional.cross_entropy(scores.float(), rows, reduction="sum") / count
             if with_backward:
@@ -187,9 +189,9 @@ def false_negatives(labels: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     candidates = labels[:, 1:].T.reshape(-1)
     same_question = labels[rows, :1] == labels[:, 0]  # [R, B]
     is_positive = labels[:, 1:2] == candidates  # [B, candidates]
-    found = (same_question.float() @ is_positive.float()) > 0
-    found[torch.arange(len(rows), device=rows.device), rows] = False
-    return found
+    is_false_negative = (same_question.float() @ is_positive.float()) > 0
+    is_false_negative[torch.arange(len(rows), device=rows.device), rows] = False
+    return is_false_negative
 
 
 def duplicate_labels(pairs: Dataset) -> list[list[int]]:
@@ -325,7 +327,7 @@ def mine_negatives(
     texts = list(dict.fromkeys([*pairs["positive"], *more]))
     number, keys = {text: i for i, text in enumerate(texts)}, [text_key(text) for text in texts]
     vectors = _encode(embedder, texts, progress)
-    anchors, found = list(own), dict[str, list[str]]()
+    anchors, negatives = list(own), dict[str, list[str]]()
     with TemporaryDirectory(prefix="aveyb-mine-") as folder:
         documents = ({"_id": str(i), "text": text} for i, text in enumerate(texts))
         build_index(
@@ -338,30 +340,32 @@ def mine_negatives(
         )
         with Retriever.load(folder, model=embedder, device=device) as retriever:
             for start in range(0, len(anchors), _ANCHORS):
-                some = anchors[start : start + _ANCHORS]
+                batch = anchors[start : start + _ANCHORS]
                 # 1: itself
-                depth = rules.range_max + max(len(answers[text_key(anchor)]) for anchor in some) + 1
-                rankings = retriever.rank(some, depth, mode=mode)
+                depth = (
+                    rules.range_max + max(len(answers[text_key(anchor)]) for anchor in batch) + 1
+                )
+                rankings = retriever.rank(batch, depth, mode=mode)
                 for anchor, query, ranking in zip(
-                    some, embedder.encode_queries(some), rankings, strict=True
+                    batch, embedder.encode_queries(batch), rankings, strict=True
                 ):
-                    asked = text_key(anchor)
+                    anchor_key = text_key(anchor)
                     ids = (int(text) for text, _ in ranking)
                     ranked = [
                         i
                         for i in ids
-                        if keys[i] != asked and not _is_answer(keys[i], answers[asked])
+                        if keys[i] != anchor_key and not _is_answer(keys[i], answers[anchor_key])
                     ]
                     considered = ranked[rules.range_min : rules.range_max]
                     limit = rules.limit(
                         float((vectors[[number[text] for text in own[anchor]]] @ query).min())
                     )
                     near = zip(considered, (vectors[considered] @ query).tolist(), strict=True)
-                    found[anchor] = [texts[i] for i, cosine in near if cosine <= limit][
+                    negatives[anchor] = [texts[i] for i, cosine in near if cosine <= limit][
                         : rules.negatives
                     ]
-                progress("anchors", len(found), len(anchors), 0)
-    return _mined(own, found, len(texts), rules)
+                progress("anchors", len(negatives), len(anchors), 0)
+    return _mined(own, negatives, len(texts), rules)
 
 
 def _passages(text: str, embedder: EmbedderLike) -> list[str]:
@@ -389,7 +393,7 @@ def _encode(embedder: EmbedderLike, texts: list[str], progress: Progress) -> Flo
 
 
 def _mined(
-    own: dict[str, list[str]], found: dict[str, list[str]], texts: int, rules: MiningRules
+    own: dict[str, list[str]], negatives: dict[str, list[str]], texts: int, rules: MiningRules
 ) -> Mined:
     from datasets import Dataset
 
@@ -397,7 +401,7 @@ def _mined(
         {"anchor": anchor, "positive": positive, "negative": negative}
         for anchor, positives in own.items()
         for positive in positives
-        for negative in found[anchor]
+        for negative in negatives[anchor]
     ]
     if not rows:
         raise InputError(
@@ -405,6 +409,8 @@ def _mined(
             f" {rules.range_min} to {rules.range_max}: give more texts (a corpus), a higher"
             " range_max, or smaller margins"
         )
-    short = [anchor for anchor, negatives in found.items() if 0 < len(negatives) < rules.negatives]
-    left_out = [anchor for anchor, negatives in found.items() if not negatives]
+    short = [
+        anchor for anchor, negatives in negatives.items() if 0 < len(negatives) < rules.negatives
+    ]
+    left_out = [anchor for anchor, negatives in negatives.items() if not negatives]
     return Mined(Dataset.from_list(rows), texts, len(own), short, left_out)

@@ -188,12 +188,12 @@ def train_distill(
     """
     settings = settings or DistillSettings()
     settings.check()
-    kept = [text for text in texts if text.strip()]
-    settings.check_rows(len(kept), f"{len(kept)} texts are", "text")
-    asked = [query for query in queries if query.strip()] + phrases(
-        kept, settings.phrases, settings.seed
+    filled_texts = [text for text in texts if text.strip()]
+    settings.check_rows(len(filled_texts), f"{len(filled_texts)} texts are", "text")
+    all_queries = [query for query in queries if query.strip()] + phrases(
+        filled_texts, settings.phrases, settings.seed
     )
-    if settings.near and not asked:
+    if settings.near and not all_queries:
         raise ConfigError(
             f"near is {settings.near}, but there are no queries: give some, or phrases"
         )
@@ -202,14 +202,20 @@ def train_distill(
         "precision": settings.teacher_precision,
     }
     reading |= {"device": device, "progress": progress}
-    if isinstance(teacher, str) and not asked:
-        cache = cache_vectors(kept, Path(folder) / "teacher", model=teacher, **reading)
-        targets = Targets(read_vectors(cache), len(kept))
+    if isinstance(teacher, str) and not all_queries:
+        cache = cache_vectors(filled_texts, Path(folder) / "teacher", model=teacher, **reading)
+        targets = Targets(read_vectors(cache), len(filled_texts))
     else:
         teachers = [Teacher(teacher)] if isinstance(teacher, str) else teacher
         dim = model.get_embedding_dimension() or 0
         targets = read_targets(
-            teachers, kept, asked, Path(folder), dim=dim, seed=settings.seed, **reading
+            teachers,
+            filled_texts,
+            all_queries,
+            Path(folder),
+            dim=dim,
+            seed=settings.seed,
+            **reading,
         )
     prompts = {"text": model.prompts.get("document"), "query": model.prompts.get("query")}
     torch.manual_seed(settings.seed)  # the head starts at random
@@ -222,7 +228,7 @@ def train_distill(
     )
     return train_sentence_model(
         model,
-        rows_to_learn(kept, asked, targets, settings),
+        rows_to_learn(filled_texts, all_queries, targets, settings),
         loss,
         folder,
         title="Distillation",

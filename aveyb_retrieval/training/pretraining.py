@@ -159,11 +159,11 @@ def pack_texts(
     """
     sizes = [0, 0]
     # left in reverse: `train` is renamed last
-    with atomic_writer(train) as kept, atomic_writer(held_out) as aside:
+    with atomic_writer(train) as trained_file, atomic_writer(held_out) as aside:
         for number, text in enumerate(texts, start=1):
             ids = np.append(tokenizer.encode_ids(text), np.int32(separator))
             which = int(bool(every) and number % every == 0)
-            (kept, aside)[which].write(ids.astype("<i4").tobytes())
+            (trained_file, aside)[which].write(ids.astype("<i4").tobytes())
             sizes[which] += len(ids)
     return sizes[0], sizes[1]
 
@@ -296,8 +296,8 @@ def pretrain(
         with TemporaryDirectory() as saved:  # the vocabulary may come from no folder
             tokenizer.save(saved)
             vocabulary = fingerprint(Path(saved), tokenizer_files(Path(saved)), {})
-        known, data = asdict(settings) | _shape(model), data | {"vocabulary": vocabulary}
-        run = RunFolder(folder, known, data, resume=resume, main=arguments.process_index == 0)
+        recorded, data = asdict(settings) | _shape(model), data | {"vocabulary": vocabulary}
+        run = RunFolder(folder, recorded, data, resume=resume, main=arguments.process_index == 0)
         train_file, held_out_file = run.path / TRAIN, run.path / HELD_OUT
         if run.main and not (resume and train_file.exists()):
             pack_texts(
@@ -416,12 +416,12 @@ def evaluate_labels(
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=precision == "bfloat16"):
             ids = batch["input_ids"].to(device)
             logits = model(input_ids=ids, labels=labels, **options).logits
-        asked = labels[labels != IGNORED_LABEL]
+        masked_labels = labels[labels != IGNORED_LABEL]
         if logits.dim() == 3:  # a model that gives logits everywhere
             logits = logits[labels != IGNORED_LABEL]
-        loss += nn.functional.cross_entropy(logits.float(), asked, reduction="sum").item()
-        right += (logits.argmax(-1) == asked).sum().item()
-        count += len(asked)
+        loss += nn.functional.cross_entropy(logits.float(), masked_labels, reduction="sum").item()
+        right += (logits.argmax(-1) == masked_labels).sum().item()
+        count += len(masked_labels)
     model.train(training)
     return {"loss": loss / count, "accuracy": right / count}
 
@@ -457,8 +457,10 @@ def _arguments(
         eval_strategy="steps" if settings.evaluate_every else "no",
         eval_steps=settings.evaluate_every or None,
     )
-    per_process, rest = divmod(settings.batch_size, arguments.world_size * settings.micro_batch)
-    if rest or not per_process:
+    per_process, remainder = divmod(
+        settings.batch_size, arguments.world_size * settings.micro_batch
+    )
+    if remainder or not per_process:
         raise ConfigError(
             f"batch_size {settings.batch_size} must be a multiple of processes x micro_batch = "
             f"{arguments.world_size} x {settings.micro_batch}"

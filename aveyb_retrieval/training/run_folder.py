@@ -144,8 +144,8 @@ class RunFolder:
         Main process only.
         """
         path = self.path / METRICS
-        kept = [m for m in read_metrics(path) if m["step"] <= step] if path.exists() else []
-        write_atomic(path, "".join(json.dumps(m) + "\n" for m in kept).encode())
+        earlier = [m for m in read_metrics(path) if m["step"] <= step] if path.exists() else []
+        write_atomic(path, "".join(json.dumps(m) + "\n" for m in earlier).encode())
 
     def log(self, line: dict[str, Any]) -> None:
         """Append one line to the metrics. Main process only."""
@@ -299,10 +299,10 @@ def check_shapes(checkpoint: str | Path, model: nn.Module) -> None:
             saved |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
     for names in named.values():
         # A part of a model is saved without the part's own name before those of its weights.
-        found = next(
+        saved_name = next(
             (name for name in saved if any(f".{own}".endswith(f".{name}") for own in names)), None
         )
-        shape = None if found is None else saved.pop(found)
+        shape = None if saved_name is None else saved.pop(saved_name)
         if shape != shapes[names[0]]:
             raise _foreign(
                 checkpoint,

@@ -213,21 +213,26 @@ def count_cut(model: SentenceTransformer, sets: dict[str, Dataset], prompts: dic
     long = []
     for rows in sets.values():
         for column in _text_columns(rows):
-            whole = (prompts.get(column, "") + text for text in rows[column])
+            prompted = (prompts.get(column, "") + text for text in rows[column])
             # a token has a byte at least
-            long += [text for text in whole if len(text.encode()) > limit]
+            long += [text for text in prompted if len(text.encode()) > limit]
     parts = (long[i : i + 256] for i in range(0, len(long), 256))
-    found = (
+    tokenized = (
         model.tokenizer(part, truncation=False, padding=False, verbose=False) for part in parts
     )
-    return sum(len(ids) > limit for some in found for ids in some["input_ids"])
+    return sum(len(ids) > limit for batch in tokenized for ids in batch["input_ids"])
 
 
 def _check_memory(
     model: SentenceTransformer, sets: dict[str, Dataset], rows: int, device: torch.device
 ) -> None:
     """Check that the longest texts fit, of a column `rows` at once; see `check_memory`."""
-    texts = (text for some in sets.values() for name in _text_columns(some) for text in some[name])
+    texts = (
+        text
+        for rows_of_set in sets.values()
+        for name in _text_columns(rows_of_set)
+        for text in rows_of_set[name]
+    )
     longest = heapq.nlargest(rows, texts, key=len)
     tokens = int(model.preprocess(longest)["attention_mask"].sum())
     sample = model.preprocess([" ".join(longest[:8])[:2000]])

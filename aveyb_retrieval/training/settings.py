@@ -79,14 +79,14 @@ def described(settings: type) -> dict[str, Mapping[str, Any]]:
     """Map each field that users may set to its metadata; a subclass that changes only a default
     keeps the text.
     """
-    found: dict[str, Mapping[str, Any]] = {}
+    fields_of_settings: dict[str, Mapping[str, Any]] = {}
     for base in settings.__mro__:
         if is_dataclass(base):
             for name in base.__annotations__:
                 metadata = base.__dataclass_fields__[name].metadata
                 if metadata:
-                    found.setdefault(name, metadata)
-    return found
+                    fields_of_settings.setdefault(name, metadata)
+    return fields_of_settings
 
 
 class Checked:
@@ -94,16 +94,16 @@ class Checked:
 
     def check(self) -> None:
         """Validate every field."""
-        for name, about in described(type(self)).items():
+        for name, rules in described(type(self)).items():
             value = getattr(self, name)
-            if about["choices"] and value not in about["choices"]:
+            if rules["choices"] and value not in rules["choices"]:
                 raise ConfigError(
-                    f"{name} is {value!r}; choose one of {', '.join(about['choices'])}"
+                    f"{name} is {value!r}; choose one of {', '.join(rules['choices'])}"
                 )
-            if about["limits"] is not None:
+            if rules["limits"] is not None:
                 for number in value if isinstance(value, tuple) else (value,):
                     if number is not None:
-                        about["limits"].check(name, number)
+                        rules["limits"].check(name, number)
 
 
 @dataclass(frozen=True)

@@ -88,14 +88,14 @@ def read_labeled(paths: Sequence[Path], *, numbers: bool) -> list[LabeledText]:
     With `numbers` labels are numbers, otherwise names of classes, or whole numbers that stand for
     them.
     """
-    found: list[LabeledText] = []
+    rows: list[LabeledText] = []
     for where, line in read_lines(paths):
         pair_field = next((name for name in SECOND if name in line), None)
         pair = None if pair_field is None else text_in(line, pair_field, where)
-        if found and (found[0].pair is None) != (pair is None):
+        if rows and (rows[0].pair is None) != (pair is None):
             kinds = ("a single text", "a pair") if pair is None else ("a pair", "a single text")
             raise InputError(
-                f"{where}: {kinds[0]}, and {found[0].where} is {kinds[1]}; give all lines one form"
+                f"{where}: {kinds[0]}, and {rows[0].where} is {kinds[1]}; give all lines one form"
             )
         label: Any = line.get("label")
         if numbers and (
@@ -109,13 +109,13 @@ def read_labeled(paths: Sequence[Path], *, numbers: bool) -> list[LabeledText]:
                 f"{where}: field 'label' must be the name or the number of a class, it is {label!r}"
             )
         text = text_in(line, field_in(line, FIRST, where), where)
-        found.append(LabeledText(text, pair, float(label) if numbers else str(label), where))
-    return found
+        rows.append(LabeledText(text, pair, float(label) if numbers else str(label), where))
+    return rows
 
 
 def read_tagged(paths: Sequence[Path]) -> list[TaggedWords]:
     """Read lines `{"words": [...], "tags": [...]}`, one tag for each word."""
-    found = []
+    rows = []
     for where, line in read_lines(paths):
         names = field_in(line, WORDS, where), field_in(line, TAGS, where)
         words, tags = (_strings(line, name, where) for name in names)
@@ -124,12 +124,12 @@ def read_tagged(paths: Sequence[Path]) -> list[TaggedWords]:
                 f"{where}: field {names[0]!r} has {len(words)} entries, field {names[1]!r}"
                 f" {len(tags)}; each word needs one tag"
             )
-        found.append(TaggedWords(words, tags, where))
-    return found
+        rows.append(TaggedWords(words, tags, where))
+    return rows
 
 
 def label_ids(
-    rows: Iterable[tuple[str, str]], known: Mapping[str, int] | None = None
+    rows: Iterable[tuple[str, str]], classes: Mapping[str, int] | None = None
 ) -> dict[str, int]:
     """Number the labels of (label, file and line) rows: whole numbers as they are, names in
     alphabetical order.
@@ -138,14 +138,14 @@ def label_ids(
     others may occur.
     """
     rows = list(rows)
-    if known is not None:
+    if classes is not None:
         for label, where in rows:
-            if label not in known:
+            if label not in classes:
                 raise InputError(
                     f"{where}: label {label!r} is out of range; the training data have"
-                    f" {', '.join(sorted(known))}"
+                    f" {', '.join(sorted(classes))}"
                 )
-        return dict(known)
+        return dict(classes)
     names = {label for label, _ in rows}
     numeric = {label for label in names if _NUMBER.fullmatch(label)}
     if numeric and numeric != names:
@@ -171,10 +171,10 @@ def label_ids(
 
 def read_lines(paths: Sequence[Path]) -> list[tuple[str, Mapping[str, Any]]]:
     """Return the objects of JSON Lines files, each with its file and line for messages."""
-    found = list(read_placed(paths))
-    if not found:
+    lines = list(read_placed(paths))
+    if not lines:
         raise InputError(f"{', '.join(map(str, paths))}: there are no lines")
-    return found
+    return lines
 
 
 def _strings(line: Mapping[str, Any], field: str, where: str) -> list[str]:
@@ -188,22 +188,22 @@ def _strings(line: Mapping[str, Any], field: str, where: str) -> list[str]:
     return value
 
 
-def class_metrics(predicted: Sequence[int | str], wanted: Sequence[int | str]) -> dict[str, float]:
+def class_metrics(predicted: Sequence[int | str], truth: Sequence[int | str]) -> dict[str, float]:
     """Return `accuracy` and `macro_f1`, the mean over the classes that occur in either."""
     from sklearn.metrics import f1_score
 
-    accuracy = float((np.asarray(predicted) == np.asarray(wanted)).mean())
+    accuracy = float((np.asarray(predicted) == np.asarray(truth)).mean())
     return {
         "accuracy": accuracy,
-        "macro_f1": float(f1_score(wanted, predicted, average="macro", zero_division=0.0)),
+        "macro_f1": float(f1_score(truth, predicted, average="macro", zero_division=0.0)),
     }
 
 
-def number_metrics(predicted: Sequence[float], wanted: Sequence[float]) -> dict[str, float]:
+def number_metrics(predicted: Sequence[float], truth: Sequence[float]) -> dict[str, float]:
     """Return `mse`, `pearson` and `spearman`; a correlation of something constant is 0."""
     from scipy.stats import rankdata
 
-    scores, numbers = np.asarray(predicted, dtype=np.float64), np.asarray(wanted, dtype=np.float64)
+    scores, numbers = np.asarray(predicted, dtype=np.float64), np.asarray(truth, dtype=np.float64)
     return {
         "mse": float(np.square(scores - numbers).mean()),
         "pearson": _correlation(scores, numbers),
@@ -212,7 +212,7 @@ def number_metrics(predicted: Sequence[float], wanted: Sequence[float]) -> dict[
 
 
 def tag_metrics(
-    predicted: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]
+    predicted: Sequence[Sequence[str]], truth: Sequence[Sequence[str]]
 ) -> dict[str, float]:
     """Return metrics of the tags of words, sentence by sentence.
 
@@ -222,23 +222,23 @@ def tag_metrics(
     """
     from sklearn.metrics import f1_score
 
-    flat = [tag for tags in predicted for tag in tags], [tag for tags in wanted for tag in tags]
-    found = class_metrics(*flat)
-    pairs = zip(predicted, wanted, strict=True)
+    flat = [tag for tags in predicted for tag in tags], [tag for tags in truth for tag in tags]
+    metrics = class_metrics(*flat)
+    pairs = zip(predicted, truth, strict=True)
     within = [f1_score(own, tags, average="macro", zero_division=0.0) for tags, own in pairs]
-    found["sentence_macro_f1"] = float(np.mean(within))
+    metrics["sentence_macro_f1"] = float(np.mean(within))
     if any("-" in tag for tag in flat[1]):
-        given, asked = (
+        predicted_entities, true_entities = (
             {(i, *entity) for i, tags in enumerate(side) for entity in entities_of(tags)}
-            for side in (predicted, wanted)
+            for side in (predicted, truth)
         )
-        right = len(given & asked)
-        found["entity_precision"], found["entity_recall"] = (
-            right / max(1, len(given)),
-            right / max(1, len(asked)),
+        right = len(predicted_entities & true_entities)
+        metrics["entity_precision"], metrics["entity_recall"] = (
+            right / max(1, len(predicted_entities)),
+            right / max(1, len(true_entities)),
         )
-        found["entity_f1"] = 2 * right / max(1, len(given) + len(asked))
-    return found
+        metrics["entity_f1"] = 2 * right / max(1, len(predicted_entities) + len(true_entities))
+    return metrics
 
 
 def entities_of(tags: Sequence[str]) -> list[tuple[str, int, int]]:
@@ -248,18 +248,18 @@ def entities_of(tags: Sequence[str]) -> list[tuple[str, int, int]]:
     As CoNLL's script and seqeval's default have it: I- after O or after another type begins an
     entity, too.
     """
-    found: list[tuple[str, int, int]] = []
+    entities: list[tuple[str, int, int]] = []
     kind, start, ended = "", 0, False
     for i, tag in enumerate([*tags, "O"]):
         prefix, _, own = tag.partition("-")
         goes_on = prefix in ("I", "E", "M") and bool(kind) and own == kind and not ended
         if kind and not goes_on:
-            found.append((kind, start, i))
+            entities.append((kind, start, i))
             kind = ""
         if not goes_on and prefix != "O":
             kind, start = own or "_", i
         ended = prefix in ("E", "S")
-    return found
+    return entities
 
 
 def _correlation(a: np.ndarray, b: np.ndarray) -> float:
@@ -282,31 +282,31 @@ def text_examples(
     rows: Iterable[LabeledText], tokenizer: Tokenizer, classes: Mapping[str, int] | None, limit: int
 ) -> list[Example]:
     """Make examples of labeled texts; `classes` None: labels are numbers."""
-    found = []
+    examples = []
     for row in rows:
         ids, cut = sequence_ids(tokenizer, row.text, row.pair, limit)
         label = float(row.label) if classes is None else classes[str(row.label)]
-        found.append(Example(ids, label, row, cut))
-    return found
+        examples.append(Example(ids, label, row, cut))
+    return examples
 
 
 def tag_examples(
     rows: Iterable[TaggedWords], tokenizer: Tokenizer, classes: Mapping[str, int], limit: int
 ) -> list[Example]:
     """Make examples of tagged words, joined by spaces; each token of a word has the word's tag."""
-    found = []
+    examples = []
     for row in rows:
         ids, offsets = tokenizer.encode(" ".join(row.words))
         word_of = words_of_tokens(row.words, offsets)
         labels = np.array(
             [IGNORED_LABEL if w < 0 else classes[row.tags[w]] for w in word_of], np.int64
         )
-        found.append(
+        examples.append(
             Example(
                 ids[:limit].astype(np.int64), labels[:limit], row, len(ids) > limit, offsets[:limit]
             )
         )
-    return found
+    return examples
 
 
 def words_of_tokens(words: Sequence[str], offsets: np.ndarray) -> np.ndarray:
@@ -424,15 +424,15 @@ def classification(
         }
     made, tokenizer = start_head(AveyBForSequenceClassification, model, head)
 
-    def score(found: list[tuple[Example, np.ndarray]]) -> dict[str, float]:
-        wanted = [example.labels for example, _ in found]
+    def score(scored: list[tuple[Example, np.ndarray]]) -> dict[str, float]:
+        truth = [example.labels for example, _ in scored]
         if classes is not None:
-            return class_metrics([int(logits.argmax()) for _, logits in found], wanted)
-        scores = [float(logits[0]) for _, logits in found]
+            return class_metrics([int(logits.argmax()) for _, logits in scored], truth)
+        scores = [float(logits[0]) for _, logits in scored]
         if settings.loss == "mse":
-            return number_metrics(scores, wanted)
-        classified = class_metrics([int(s > 0) for s in scores], [int(w > 0.5) for w in wanted])
-        return classified | number_metrics([1 / (1 + math.exp(-s)) for s in scores], wanted)
+            return number_metrics(scores, truth)
+        classified = class_metrics([int(s > 0) for s in scores], [int(w > 0.5) for w in truth])
+        return classified | number_metrics([1 / (1 + math.exp(-s)) for s in scores], truth)
 
     examples = [
         text_examples(rows, tokenizer, classes, settings.length) for rows in (train, held_out)
@@ -452,9 +452,9 @@ def tagging(
     made, tokenizer = start_head(AveyBForTokenClassification, model, _labels(classes))
     names = list(classes)
 
-    def score(found: list[tuple[Example, np.ndarray]]) -> dict[str, float]:
-        predicted = [read_tags(example, logits.argmax(-1), names) for example, logits in found]
-        return tag_metrics(predicted, [example.source.tags for example, _ in found])
+    def score(scored: list[tuple[Example, np.ndarray]]) -> dict[str, float]:
+        predicted = [read_tags(example, logits.argmax(-1), names) for example, logits in scored]
+        return tag_metrics(predicted, [example.source.tags for example, _ in scored])
 
     examples = [
         tag_examples(rows, tokenizer, classes, settings.length) for rows in (train, held_out)
@@ -524,10 +524,10 @@ def train_task(
         return {}
     figures: dict[str, float] = {}
     if task.held_out:
-        found = predict(
+        predictions = predict(
             task.model, task.held_out, batch_size=settings.batch_size, precision=settings.precision
         )
-        figures = task.score(list(found))
+        figures = task.score(list(predictions))
     for name, examples in (("train", task.train), ("held_out", task.held_out)):
         figures[f"{name}_rows_cut"] = float(sum(example.cut for example in examples))
     if trainer.is_world_process_zero():

@@ -72,8 +72,8 @@ def read_records(path: str | Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 
 def field_in(record: Mapping[str, Any], names: Iterable[str], where: str) -> str:
     """Return the first of some fields that a record has; `where` it stands, for messages."""
-    if found := next((name for name in names if name in record), None):
-        return found
+    if field := next((name for name in names if name in record), None):
+        return field
     raise InputError(
         f"{where}: no field {' or '.join(names)}; the line has {', '.join(sorted(record))}"
     )
@@ -128,9 +128,9 @@ def train_vocabulary(
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [pieces, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
-    wanted = vocab_size - len(SPECIAL_TOKENS)
+    learned_size = vocab_size - len(SPECIAL_TOKENS)
     trainer = trainers.BpeTrainer(
-        vocab_size=wanted,
+        vocab_size=learned_size,
         min_frequency=2,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         max_token_length=32,
@@ -138,10 +138,10 @@ def train_vocabulary(
     )
     tokenizer.train_from_iterator(texts, trainer)
     vocab = tokenizer.get_vocab()
-    if len(vocab) < wanted:
+    if len(vocab) < learned_size:
         raise InputError(
-            f"the text gives {len(vocab)} tokens, {wanted} are wanted for vocab_size {vocab_size}: "
-            "give more text or ask for fewer"
+            f"the text gives {len(vocab)} tokens, {learned_size} are wanted for vocab_size"
+            f" {vocab_size}: give more text or ask for fewer"
         )
     byte_of = {character: byte for byte, character in printable_bytes().items()}
     ranks = [

@@ -122,10 +122,10 @@ def check_memory(
     them; the run reads `tokens` at once. `what` needs the memory and the settings to lower,
     `remedy`, stand in the message.
     """
-    kept: dict[int, int] = {}
+    saved_bytes: dict[int, int] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        saved_bytes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
     parameters = {
@@ -133,7 +133,7 @@ def check_memory(
     }
     with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         out = forward()  # held while it is measured: a freed storage's place would be given again
-    of_token = sum(size for place, size in kept.items() if place not in parameters) / sample
+    of_token = sum(size for place, size in saved_bytes.items() if place not in parameters) / sample
     del out
     needed, free = tokens * of_token + 3 * sum(parameters.values()), free_bytes(device)
     if needed > free:
