@@ -53,9 +53,9 @@ from aveyb_retrieval.documents.records import (
     Record,
     Rejected,
     SourceLocation,
+    as_text,
     path_text,
     read_row,
-    shown,
 )
 from aveyb_retrieval.errors import InputError, extra_for
 
@@ -78,7 +78,7 @@ def read_table(
     ):
         if row and len(row) != len(header):
             reason = f"{len(row)} fields, but the header has {len(header)}"
-            yield Rejected(location, reason, shown(separator.join(row)))
+            yield Rejected(location, reason, as_text(separator.join(row)))
         elif row:  # no blank line
             yield _document(dict(zip(header, row, strict=True)), types, location, reading.names)
 
@@ -91,7 +91,7 @@ def _document(
         try:
             typed[column] = convert(row[column], kind)
         except ValueError as error:
-            return Rejected(location, f"column {column!r}: {error} (--types, types)", shown(row))
+            return Rejected(location, f"column {column!r}: {error} (--types, types)", as_text(row))
     return read_row(typed, location, names)
 
 
@@ -101,7 +101,8 @@ def _separator(open_blocks: OpenBlocks, reading: Reading) -> str:
     headers = split_header(line)
     # else the message shows the columns as they would be
     return next(
-        (one for one in headers if reading.names.text in headers[one]), max(headers, key=line.count)
+        (separator for separator in headers if reading.names.text in headers[separator]),
+        max(headers, key=line.count),
     )
 
 
@@ -136,8 +137,8 @@ def _columns(
         )
     id_field = names.id or ("_id" if "_id" in header else "id")
     but = (id_field, names.title, names.text, *reading.types)
-    given = {column: kind for column, kind in reading.types.items() if kind != "string"}
-    return header, column_types(header, (row for _, row in rows), but) | given
+    typed = {column: kind for column, kind in reading.types.items() if kind != "string"}
+    return header, column_types(header, (row for _, row in rows), but) | typed
 
 
 def _rows(
@@ -219,8 +220,8 @@ def source_names(corpus: Source) -> list[str] | None:
     if len(places) < len(corpus):
         other = next(item for item in corpus if not isinstance(item, Path))
         raise InputError(
-            f"the corpus mixes places such as {shown(str(places[0]))} with others such as"
-            f" {shown(str(other))} of type {type(other).__name__}: give only Path objects, or"
+            f"the corpus mixes places such as {as_text(str(places[0]))} with others such as"
+            f" {as_text(str(other))} of type {type(other).__name__}: give only Path objects, or"
             " only documents"
         )
     return [str(place) for place in places]
@@ -234,7 +235,7 @@ def _check_iterable(corpus: object) -> None:
     if isinstance(corpus, Mapping):
         fields = ", ".join(repr(name) for name in itertools.islice(corpus, 5))
         raise InputError(
-            f"the corpus is one {kind} with the fields {shown(fields)}: give a list,"
+            f"the corpus is one {kind} with the fields {as_text(fields)}: give a list,"
             " [{'_id': ..., 'text': ...}], even for a single document; turn a mapping of ids"
             " to texts into [{'_id': id, 'text': text} for ...]"
         )
@@ -358,7 +359,7 @@ def _read_rows(rows: Iterable[Any], names: FieldNames) -> Iterator[Item]:
         else:
             advice = "; give places as a list of Path alone" if isinstance(row, Path) else ""
             reason = f"a mapping or a text is needed, this is of type {type(row).__name__}{advice}"
-            yield Rejected(location, reason, shown(row))
+            yield Rejected(location, reason, as_text(row))
 
 
 def count_items(corpus: Source, reading: Reading | None = None) -> int | None:

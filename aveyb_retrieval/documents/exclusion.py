@@ -49,23 +49,23 @@ class Exclusion:
     def enter(self, folder: Path, prefix: str, *, follow_links: bool) -> None:
         """Read the file of patterns of a folder, whose names begin with `prefix`."""
         path = folder / IGNORE_FILE
-        shown = path_text(path)
+        file_name = path_text(path)
         try:
             if not path.is_file() or (path.is_symlink() and not follow_links):
                 return
             lines = decode(read_bytes(path, follow_links=follow_links)).splitlines()
         except OSError as error:  # such as a path longer than the system takes
             unused = f"not used: {error.strerror or error}"
-            self.notices.append(Notice(shown, unused, left_out=False))
+            self.notices.append(Notice(file_name, unused, left_out=False))
             return
         except Unreadable as reason:
-            self.notices.append(Notice(shown, f"not used: {reason}", left_out=False))
+            self.notices.append(Notice(file_name, f"not used: {reason}", left_out=False))
             return
         good: list[str] = []
         for number, line in enumerate(lines, start=1):
             if _spec((line,)) is None:
                 bad = f"line {number}: {line!r} is not a pattern, and is passed over"
-                self.notices.append(Notice(shown, bad, left_out=False))
+                self.notices.append(Notice(file_name, bad, left_out=False))
             else:
                 good.append(line)
         spec = _spec(tuple(good))

@@ -180,10 +180,10 @@ class Labels:
         match = self.pattern.fullmatch(name) if self.pattern else None
         metadata: dict[str, Any] = match.groupdict() if match else {}
         name = composed(name)
-        about = {line.number: line for line in self.lines.get(name, ())}
-        about |= {line.number: line for line in self.patterns if matches(name, line.path)}
-        for number in sorted(about):
-            metadata |= about[number].fields
+        lines = {line.number: line for line in self.lines.get(name, ())}
+        lines |= {line.number: line for line in self.patterns if matches(name, line.path)}
+        for number in sorted(lines):
+            metadata |= lines[number].fields
         return metadata
 
     def unused(self, names: Iterable[str]) -> list[str]:
@@ -196,9 +196,9 @@ class Labels:
         }
         lines = [
             line
-            for name, about in self.lines.items()
+            for name, lines in self.lines.items()
             if name not in present
-            for line in about
+            for line in lines
             if line.number not in used
         ]
         lines.sort(key=lambda line: line.number)
@@ -222,19 +222,20 @@ def matches(name: str, pattern: str) -> bool:
     pattern = composed(pattern)
     if not is_pattern(pattern):
         return name == pattern
-    wanted = pattern.removesuffix("/").split("/") + (["**"] if pattern.endswith("/") else [])
-    if len(wanted) == 1:
-        wanted.insert(0, "**")
+    pattern_parts = pattern.removesuffix("/").split("/") + (["**"] if pattern.endswith("/") else [])
+    if len(pattern_parts) == 1:
+        pattern_parts.insert(0, "**")
     places = {0}  # in `wanted`, to which the parts so far may lead
     for part in name.split("/"):
-        for place in range(len(wanted)):  # "**" may be no part at all
-            places |= {place + 1} if place in places and wanted[place] == "**" else set()
+        for place in range(len(pattern_parts)):  # "**" may be no part at all
+            places |= {place + 1} if place in places and pattern_parts[place] == "**" else set()
         places = {
-            place + (wanted[place] != "**")
+            place + (pattern_parts[place] != "**")
             for place in places
-            if place < len(wanted) and (wanted[place] == "**" or fnmatchcase(part, wanted[place]))
+            if place < len(pattern_parts)
+            and (pattern_parts[place] == "**" or fnmatchcase(part, pattern_parts[place]))
         }
-    return any(all(rest == "**" for rest in wanted[place:]) for place in places)
+    return any(all(part == "**" for part in pattern_parts[place:]) for place in places)
 
 
 def _lines_of(path: Path, follow_links: bool) -> tuple[_Line, ...] | None:
@@ -413,9 +414,9 @@ class _Lister:
         while self._waiting:
             self._enter(*self._waiting.pop())
         if self._labels.file is not None:
-            shown = path_text(self._labels.file)
+            file_name = path_text(self._labels.file)
             lines = self._labels.unused([*self._names, *(file.id for file in self._files)])
-            self._notices += [Notice(shown, line, left_out=False) for line in lines]
+            self._notices += [Notice(file_name, line, left_out=False) for line in lines]
         self._notices += self._exclusion.notices
         return Listing(
             sorted(self._files, key=lambda file: file.id.split("/")),
@@ -436,7 +437,7 @@ class _Lister:
 
     def _kind_of(self, path: Path) -> FileKind | None:
         """The kind of a file by its suffix, or its contents where that says nothing."""
-        kind = kind_of(path, found=True)
+        kind = kind_of(path, in_folder=True)
         if kind is not None:
             return kind
         is_json = path.suffix.lower() == ".json"
@@ -490,7 +491,9 @@ def _entries(parent: Path, folder: Path, unreadable: list[Rejected]) -> list[os.
         reason = f"cannot be read ({error.strerror})"
         if parent == folder:
             raise InputError(f"{path_text(folder)}: {reason}") from error
-        unreadable.append(Rejected(SourceLocation(path_text(parent), 0), reason, "", found=True))
+        unreadable.append(
+            Rejected(SourceLocation(path_text(parent), 0), reason, "", in_folder=True)
+        )
         return []
 
 
@@ -514,7 +517,7 @@ def documents_of(file: SourceFile, unreadable: list[Rejected]) -> list[SourceFil
         messages = list(messages_of(file.path))
     except Unreadable as error:
         location = SourceLocation(path_text(file.path), 0)
-        unreadable.append(Rejected(location, str(error), "", found=not file.named))
+        unreadable.append(Rejected(location, str(error), "", in_folder=not file.named))
         return []
     return [
         replace(
@@ -534,67 +537,69 @@ def beir_corpus(folder: Path, *, follow_links: bool) -> Path | None:
     is_set = (folder / "queries.jsonl").is_file() or (folder / "qrels").is_dir()
     if not corpus.is_file() or (corpus.is_symlink() and not follow_links):
         return None
-    others = {entry.name for entry in folder.iterdir()} - {corpus.name}
-    return corpus if is_set or not others else None
+    other_names = {entry.name for entry in folder.iterdir()} - {corpus.name}
+    return corpus if is_set or not other_names else None
 
 
 def _identity(folder: Path) -> tuple[int, int] | None:
     try:
-        about = folder.stat()
+        stat = folder.stat()
     except OSError:  # listing it says why
         return None
-    return about.st_dev, about.st_ino
+    return stat.st_dev, stat.st_ino
 
 
 def _left_out(
     path: Path, kind: FileKind | None, *, is_link: bool, is_folder: bool
 ) -> Notice | None:
     """Why a file or folder inside of a folder is not read; None where it is."""
-    shown = path_text(path)
+    file_name = path_text(path)
     if path.name.startswith("."):
-        return Notice(shown, "hidden", harmless=True)
+        return Notice(file_name, "hidden", harmless=True)
     if path.name.startswith("~$"):
-        return Notice(shown, "a lock file of an office program", harmless=True)
+        return Notice(file_name, "a lock file of an office program", harmless=True)
     if is_link:
-        return Notice(shown, "a link (--follow-links, follow_links)")
+        return Notice(file_name, "a link (--follow-links, follow_links)")
     if kind is not None and kind.name == PICTURE and missing_package(PICTURE):
-        return Notice(shown, "a picture (the extra [ocr] and tesseract read pages)", harmless=True)
+        return Notice(
+            file_name, "a picture (the extra [ocr] and tesseract read pages)", harmless=True
+        )
     if is_folder or (kind is not None and path.is_file()):
         return None
     if kind is not None:
-        return Notice(shown, "not a plain file")
+        return Notice(file_name, "not a plain file")
     suffix, _ = split_suffix(path)
-    beside = {path.parent / name for name in _SLACK_LISTS[:2]}
-    if path.name in _SLACK_LISTS and all(other.is_file() for other in beside):
-        return Notice(shown, "a list of an export of Slack", harmless=True)
+    lists = {path.parent / name for name in _SLACK_LISTS[:2]}
+    if path.name in _SLACK_LISTS and all(other.is_file() for other in lists):
+        return Notice(file_name, "a list of an export of Slack", harmless=True)
     if suffix in MANY_DOCUMENTS:
-        return Notice(shown, f"{suffix} holds many documents: index it by itself")
+        return Notice(file_name, f"{suffix} holds many documents: index it by itself")
     lower = path.suffix.lower()
     if not has_suffix(path.name):
         empty = _size(path) == 0
         reason = "empty" if empty else "no suffix, and not a text"
-        return Notice(shown, reason, harmless=empty)
+        return Notice(file_name, reason, harmless=empty)
     reason = f"unknown kind {path_text(path.suffix)}"
     reason += f", save it as {lower}x" if lower in (".doc", ".xls", ".ppt") else ""
-    return Notice(shown, reason, harmless=lower in WITHOUT_TEXT)
+    return Notice(file_name, reason, harmless=lower in WITHOUT_TEXT)
 
 
 def summary(notices: list[Notice]) -> str:
     """Say in a few words how many files were left out, by their reasons."""
     counts = Counter(notice.reason for notice in notices if notice.left_out)
     named = [f"{count:,} {reason}" for reason, count in counts.most_common(_NAMED)]
-    others = len(counts) - len(named)
-    return "; ".join([*named, *([f"{others:,} other reasons"] if others else [])])
+    unnamed = len(counts) - len(named)
+    return "; ".join([*named, *([f"{unnamed:,} other reasons"] if unnamed else [])])
 
 
 def read_folder(folder: Path, reading: Reading, watch: Watch = unwatched) -> Iterator[Item]:
     """Read every file below a folder that holds one document. Raises InputError: there is none."""
     files, notices, unreadable = list_folder(folder, reading)
     if not files:
-        found = f": {summary(notices)}" if notices else ""
-        known = ", ".join([*SUFFIXES, *TABLES])
+        left_out = f": {summary(notices)}" if notices else ""
+        suffixes = ", ".join([*SUFFIXES, *TABLES])
         raise InputError(
-            f"{path_text(folder)}: holds no file that is read{found}; {known} are, and a"
+            f"{path_text(folder)}: holds no file that is read{left_out}; {suffixes} are, and a"
             " corpus.jsonl"
         )
     yield from notices
@@ -652,22 +657,22 @@ def _ocr_try(
 def _read(
     file: SourceFile, reader: FileReader, conditions: Callable[[], OcrConditions]
 ) -> Iterator[Item]:
-    shown = file.shown
+    file_name = file.shown
     follow_links = reader.limits.follow_links
-    location = SourceLocation(shown, 0)
+    location = SourceLocation(file_name, 0)
     if _size(file.path) == 0 and not file.named:
-        yield Notice(shown, "empty", harmless=True)
+        yield Notice(file_name, "empty", harmless=True)
         return
     try:
         modified = _modified(file.path, follow_links)
-        found, digest = reader.read(file.path, file.kind)
+        text, digest = reader.read(file.path, file.kind)
     except Unreadable as reason:
         may_read = isinstance(reason, Unrecognized)
         yield Rejected(
             location,
             shortened(str(reason), LONGEST_REASON),
             "",
-            found=not file.named,
+            in_folder=not file.named,
             ocr_try=_ocr_try(file, conditions, follow_links=follow_links) if may_read else None,
         )
         return
@@ -678,42 +683,42 @@ def _read(
             location,
             f"{error.package} is needed and is not installed: {error.command}",
             "",
-            found=True,
+            in_folder=True,
         )
         return
-    warning = shortened(found.warning, LONGEST_REASON)
-    is_empty = not found.text.strip()
+    warning = shortened(text.warning, LONGEST_REASON)
+    is_empty = not text.text.strip()
     # a picture without words is looked at once, as long as it stays the same
-    is_tried = found.may_recognize_more or (is_empty and file.kind.name in _OF_PICTURES)
+    is_tried = text.may_recognize_more or (is_empty and file.kind.name in _OF_PICTURES)
     ocr_try = OcrTry(digest, *conditions()) if is_tried else None
-    if is_empty and found.is_incomplete:  # of an archive of which nothing could be read
-        yield Rejected(location, warning, "", found=not file.named, ocr_try=ocr_try)
+    if is_empty and text.is_incomplete:  # of an archive of which nothing could be read
+        yield Rejected(location, warning, "", in_folder=not file.named, ocr_try=ocr_try)
         return
     if is_empty:
-        yield Notice(shown, warning or "holds no text", harmless=True, ocr_try=ocr_try)
+        yield Notice(file_name, warning or "holds no text", harmless=True, ocr_try=ocr_try)
         return
     if warning:
-        yield Notice(shown, warning, left_out=False, lost=found.is_incomplete, ocr_try=ocr_try)
-    metadata = {**_renamed(found.metadata), **file.metadata}
-    if found.is_incomplete:
+        yield Notice(file_name, warning, left_out=False, lost=text.is_incomplete, ocr_try=ocr_try)
+    metadata = {**_renamed(text.metadata), **file.metadata}
+    if text.is_incomplete:
         metadata[_NOT_READ] = warning
     title = metadata.pop("title", None)
     row = {
         "_id": file.id,
-        "title": title if isinstance(title, str) and title else found.title or _stem(file.path),
-        "text": found.text,
+        "title": title if isinstance(title, str) and title else text.title or _stem(file.path),
+        "text": text.text,
         "path": file.id,
         "type": file.kind.name,
         "modified": modified,
         "metadata": metadata,
     }
     item = read_row(row, location, FieldNames())
-    keywords = (words_of_path(file.id, str(row["title"])), found.keywords)
-    origin = FileOrigin(digest, file.folder, found.pages, file.labels_sha256)
+    keywords = (words_of_path(file.id, str(row["title"])), text.keywords)
+    origin = FileOrigin(digest, file.folder, text.pages, file.labels_sha256)
     yield (
         replace(item, origin=origin, keywords="\n".join(filter(None, keywords)))
         if isinstance(item, Record)
-        else replace(item, found=not file.named)
+        else replace(item, in_folder=not file.named)
     )
 
 
@@ -736,8 +741,8 @@ def words_of_path(name: str, title: str) -> str:
         for joined in _WORD.findall(part.replace("_", " "))
         for word in dict.fromkeys((joined, *_CAMEL.split(joined)))
     ]
-    known = set(_WORD.findall(title.casefold()))
-    return " ".join(dict.fromkeys(word for word in words if word.casefold() not in known))
+    title_words = set(_WORD.findall(title.casefold()))
+    return " ".join(dict.fromkeys(word for word in words if word.casefold() not in title_words))
 
 
 def _size(path: Path) -> int | None:
@@ -757,11 +762,11 @@ def _renamed(metadata: Mapping[str, Any]) -> dict[str, Any]:
 def _modified(path: Path, follow_links: bool) -> str:
     """When a file was changed last, in UTC, as 2026-01-31T12:00:00+00:00."""
     try:
-        about = path.stat() if follow_links else path.lstat()
+        stat = path.stat() if follow_links else path.lstat()
     except OSError as error:
         raise Unreadable(f"cannot be read ({error.strerror})") from None
     try:
-        return datetime.fromtimestamp(int(about.st_mtime), UTC).isoformat()
+        return datetime.fromtimestamp(int(stat.st_mtime), UTC).isoformat()
     except (ValueError, OverflowError, OSError):
         raise Unreadable("its time of modification is no date") from None
 

@@ -31,11 +31,11 @@ from aveyb_retrieval.documents.records import (
     Item,
     Rejected,
     SourceLocation,
+    as_text,
     make_record,
     parse_json,
     read_row,
     refuse_constant,
-    shown,
     unique_fields,
 )
 from aveyb_retrieval.errors import ConfigError, InputError
@@ -399,7 +399,7 @@ def read_json_lines(
                 yield make_record(_object(line), location, reading.names)
             except BadRecord as error:
                 yield Rejected(
-                    location, str(error), shown(line.decode("utf-8", "backslashreplace"))
+                    location, str(error), as_text(line.decode("utf-8", "backslashreplace"))
                 )
 
 
@@ -439,14 +439,14 @@ def _read_elements(text: _Buffer, reading: Reading) -> Iterator[Item]:
         location = SourceLocation(source, text.line)
         element, length = text.element(reading.max_line)
         if length > reading.max_line:
-            yield Rejected(location, too_long(length, reading.max_line), shown(element))
+            yield Rejected(location, too_long(length, reading.max_line), as_text(element))
         elif isinstance(element, dict):
             yield read_row(element, location, reading.names)
         else:
             yield Rejected(
                 location,
                 f"a JSON object is needed, this is element {number:,}: not one",
-                shown(element),
+                as_text(element),
             )
     if in_array and not character:
         raise text.error("the file ends inside of its array; it is cut short")

@@ -67,8 +67,8 @@ class Pages:
     unit: str = "page"
 
     def __post_init__(self) -> None:
-        whole = all(type(start) is int and 0 <= start < 1 << 40 for start in self.starts)
-        if not whole or not 1 <= len(self.starts) <= MAX_PAGES or self.starts[0] != 0:
+        are_numbers = all(type(start) is int and 0 <= start < 1 << 40 for start in self.starts)
+        if not are_numbers or not 1 <= len(self.starts) <= MAX_PAGES or self.starts[0] != 0:
             raise ValueError("pages that do not begin at character 0")
         if any(a > b for a, b in pairwise(self.starts)):
             raise ValueError("pages out of order")
@@ -136,9 +136,9 @@ class Edits:
 
     def changed(self, fields: Mapping[str, Any], removed: Collection[str]) -> Edits:
         """Return these edits with more of them."""
-        kept = {name: value for name, value in self.fields.items() if name not in removed}
+        remaining = {name: value for name, value in self.fields.items() if name not in removed}
         return Edits(
-            self.read, {**kept, **fields}, tuple(sorted({*self.removed, *removed} - {*fields}))
+            self.read, {**remaining, **fields}, tuple(sorted({*self.removed, *removed} - {*fields}))
         )
 
     def over(self, read: dict[str, Any], *, of_file: bool) -> Edits:
@@ -320,8 +320,8 @@ class OcrTry:
 
 @dataclass(frozen=True)
 class Rejected:
-    """A line of the input that is not a document, with the reason; `found` says that it is a file
-    found in a folder.
+    """A line of the input that is not a document, with the reason; `in_folder` says that it is a
+    file found in a folder.
 
     `ocr_try`: OCR may read it another time.
     """
@@ -329,12 +329,12 @@ class Rejected:
     location: SourceLocation
     reason: str
     raw: str
-    found: bool = False
+    in_folder: bool = False
     ocr_try: OcrTry | None = None
 
     def stops(self, on_error: OnError) -> bool:
         """Return whether a change stops at it."""
-        return on_error == "stop" or (on_error == "auto" and not self.found)
+        return on_error == "stop" or (on_error == "auto" and not self.in_folder)
 
     def error(self) -> InputError:
         """Return the error that stops a change where such items are not skipped."""
@@ -399,7 +399,7 @@ class FieldNames:
     text: str = "text"
 
 
-def shown(value: object) -> str:
+def as_text(value: object) -> str:
     """An unusable item of the input as text, cut where it is long (which the text then says)."""
     try:
         text = value if isinstance(value, str) else repr(value)
@@ -424,15 +424,15 @@ def make_record(row: Mapping[str, Any], location: SourceLocation, names: FieldNa
     """
     id_field = names.id or ("_id" if "_id" in row else "id")
     title, text = _string(row, names.title, optional=True), _string(row, names.text)
-    rest = {k: v for k, v in row.items() if k not in (id_field, names.title, names.text)}
-    nested = rest.get("metadata")
+    metadata = {k: v for k, v in row.items() if k not in (id_field, names.title, names.text)}
+    nested = metadata.get("metadata")
     if isinstance(nested, Mapping):
-        del rest["metadata"]
+        del metadata["metadata"]
         own = {names.title: title or None, names.text: text, "_id": row.get(id_field)}
-        _check_merged(nested, {**own, **rest})
-        rest = {**nested, **rest}
-    given = names.id is not None or id_field in row
-    record = Record(_id(row, id_field) if given else "", title, text, _plain(rest), location)
+        _check_merged(nested, {**own, **metadata})
+        metadata = {**nested, **metadata}
+    has_id = names.id is not None or id_field in row
+    record = Record(_id(row, id_field) if has_id else "", title, text, _plain(metadata), location)
     stored = (
         ("id", record.id),
         ("title", title),
@@ -441,7 +441,7 @@ def make_record(row: Mapping[str, Any], location: SourceLocation, names: FieldNa
     )
     for name, value in stored:
         _encodable(name, value)
-    return record if given else replace(record, id=content_id(record), id_is_made=True)
+    return record if has_id else replace(record, id=content_id(record), id_is_made=True)
 
 
 def _check_merged(nested: Mapping[str, Any], others: Mapping[str, Any]) -> None:
@@ -451,7 +451,7 @@ def _check_merged(nested: Mapping[str, Any], others: Mapping[str, Any]) -> None:
         is_same = other is None or _plain(value) == _plain(other)
         if not is_same and not (name == "_id" and str(value) == str(other)):
             raise BadRecord(
-                f"the field {name!r} is {shown(repr(other))}, and {shown(repr(value))} in"
+                f"the field {name!r} is {as_text(repr(other))}, and {as_text(repr(value))} in"
                 " 'metadata', which is merged with the other fields; rename one of them"
             )
 
@@ -463,7 +463,7 @@ def read_row(
     try:
         return make_record(row, location, names)
     except BadRecord as error:
-        return Rejected(location, str(error), shown(dict(row)))
+        return Rejected(location, str(error), as_text(dict(row)))
 
 
 def content_id(record: Record) -> str:
@@ -512,10 +512,10 @@ def _missing(row: Mapping[str, Any], field: str) -> str:
     """How a field is missing from an object, and which fields are there."""
     if field in row:
         return "null"
-    others = ", ".join(repr(name) for name in itertools.islice(row, _NAMED)) + (
+    listed = ", ".join(repr(name) for name in itertools.islice(row, _NAMED)) + (
         ", ..." if len(row) > _NAMED else ""
     )
-    return f"missing; the fields are {shown(others)}" if row else "missing; the object is empty"
+    return f"missing; the fields are {as_text(listed)}" if row else "missing; the object is empty"
 
 
 def _kind(value: object) -> str:
@@ -617,11 +617,11 @@ def unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
     Raises BadRecord: two have one name; Python's parser would keep the last one.
     """
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    merged = dict(pairs)
+    if len(merged) < len(pairs):
         ((name, count),) = Counter(name for name, _ in pairs).most_common(1)
-        raise BadRecord(f"the field {shown(name)!r} is there {count} times; rename one of them")
-    return found
+        raise BadRecord(f"the field {as_text(name)!r} is there {count} times; rename one of them")
+    return merged
 
 
 def refuse_constant(name: str) -> None:

@@ -152,7 +152,8 @@ def _paper(dataset: Dataset, split: str | None, seed: int) -> _Chosen:
         texts = dict.fromkeys(judged_splits, texts[only_split])
         notices.append(
             f"{dataset.name} has one judged split ({only_split}): halved at random with seed"
-            f" {seed}. The paper's code does not seed this shuffle, so its halves cannot be reproduced"
+            f" {seed}. The paper's code does not seed this shuffle, so its halves cannot be"
+            " reproduced"
         )
     split = split or next(
         (name for name in _PAPER_SPLITS if name in judged_splits), next(iter(judged_splits))

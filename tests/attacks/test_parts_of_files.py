@@ -150,7 +150,7 @@ COSTLY = {
 def test_a_costly_file_is_read_or_refused_in_seconds(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(COSTLY[name])
-    kind = kind_of(path, found=True)
+    kind = kind_of(path, in_folder=True)
     assert kind is not None
     began = time.process_time()
     # the process that reads files tells the latter as "nested too deeply"

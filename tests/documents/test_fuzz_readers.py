@@ -95,7 +95,7 @@ def check(kind: str, document: tuple[list[tuple[str, list[list[int]]]], int], fo
     blocks, words = _made(document, kind)
     path = folder / f"a.{kind}"
     path.write_bytes(WRITERS[kind](blocks))
-    known = kind_of(path, found=True)
+    known = kind_of(path, in_folder=True)
     assert known is not None
     found = read_file(path, known, Limits(1 << 24))[0]
     wanted = set(words)

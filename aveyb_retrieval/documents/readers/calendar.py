@@ -76,10 +76,10 @@ def read_calendar(data: bytes, limits: Limits) -> FileText:
 def _entries(lines: list[str]) -> Iterator[_Entry]:
     entry, unread = _Entry(), ""
     for line in lines:
-        found = _PROPERTY.match(line)
-        if found is None:
+        match = _PROPERTY.match(line)
+        if match is None:
             continue
-        name, value = found["name"].upper(), found["value"].strip()
+        name, value = match["name"].upper(), match["value"].strip()
         if name == "BEGIN" and not unread:
             if value.upper() in _UNREAD:
                 unread = value.upper()
@@ -93,7 +93,7 @@ def _entries(lines: list[str]) -> Iterator[_Entry]:
         elif name == "SUMMARY":
             entry.title = one_line(_unescaped(value))
         elif name in _LABELS:
-            entry.lines.append(_LABELS[name] + _shown_value(name, value, found["options"] or ""))
+            entry.lines.append(_LABELS[name] + _shown_value(name, value, match["options"] or ""))
     yield entry
 
 
@@ -118,8 +118,8 @@ def _unescaped(value: str) -> str:
 
 def _shown_duration(value: str) -> str:
     """A duration in words, `PT1H30M` as "1 hour 30 minutes"."""
-    found = _DURATION.fullmatch(value)
-    counts = [int(count or 0) for count in found.groups()] if found else []
+    match = _DURATION.fullmatch(value)
+    counts = [int(count or 0) for count in match.groups()] if match else []
     words = [
         f"{count} {unit}{'s' * (count != 1)}"
         for count, unit in zip(counts, _UNITS, strict=False)
@@ -139,8 +139,8 @@ def _shown_times(name: str, value: str, options: str) -> str:
     return _TIME.sub(_shown_time, value) + (f" ({zone[1]})" if zone else "")
 
 
-def _shown_time(found: re.Match[str]) -> str:
-    year, month, day, hour, minute, second, is_utc = found.groups(default="")
+def _shown_time(match: re.Match[str]) -> str:
+    year, month, day, hour, minute, second, is_utc = match.groups(default="")
     clock = f" {hour}:{minute}" if hour else ""
     seconds = f":{second}" if int(second or 0) else ""
     return f"{year}-{month}-{day}{clock}{seconds}{' UTC' if is_utc else ''}"

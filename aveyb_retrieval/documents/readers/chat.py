@@ -141,7 +141,7 @@ def _object(row: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _rows(row: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     rows = row.get(name)
-    return [each for each in rows if isinstance(each, dict)] if isinstance(rows, list) else []
+    return [item for item in rows if isinstance(item, dict)] if isinstance(rows, list) else []
 
 
 def _named(users: Mapping[str, str]) -> Any:

@@ -121,12 +121,12 @@ def _definitions(source: bytes, language: str, lines: list[str]) -> Iterator[tup
     """The first line of each definition, with the comments above it, and its name with those around
     it.
     """
-    known = LANGUAGES[language]
-    if not known.package:
+    rules = LANGUAGES[language]
+    if not rules.package:
         return
     import tree_sitter
 
-    grammar = getattr(importlib.import_module(known.package), known.function)()
+    grammar = getattr(importlib.import_module(rules.package), rules.function)()
     tree = tree_sitter.Parser(tree_sitter.Language(grammar)).parse(source)
     waiting: list[tuple[Any, tuple[str, ...]]] = [(child, ()) for child in tree.root_node.children]
     while waiting:
@@ -144,15 +144,15 @@ def _definitions(source: bytes, language: str, lines: list[str]) -> Iterator[tup
 
 def _name(node: Any) -> str:
     """The name of a definition; in C and C++ it stands inside of a declarator."""
-    found = node.child_by_field_name("name")
+    named = node.child_by_field_name("name")
     inner = node.child_by_field_name("declarator")
-    while found is None and inner is not None:
+    while named is None and inner is not None:
         below = inner.child_by_field_name("declarator")
         if below is None:
-            found = inner
+            named = inner
         inner = below
-    found = found or node.child_by_field_name("type")  # what an `impl` of Rust is for
-    return "" if found is None else found.text.decode(errors="replace").split("\n")[0][:200]
+    named = named or node.child_by_field_name("type")  # what an `impl` of Rust is for
+    return "" if named is None else named.text.decode(errors="replace").split("\n")[0][:200]
 
 
 def _first_line(node: Any, lines: list[str]) -> int:

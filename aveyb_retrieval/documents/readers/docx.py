@@ -78,22 +78,22 @@ def read_docx(data: bytes, _limits: Limits) -> FileText:
         seen: set[str] = set()  # a header of each section, mostly the same
         for part in package.related(name, kind):
             aside = package.part(part)
-            found = () if aside is None else _Reader(package, part, reader).asides(aside, kind)
+            asides = () if aside is None else _Reader(package, part, reader).asides(aside, kind)
             # without blank lines: none of theirs is a heading
             around = kind in ("header", "footer")
-            text = "\n".join(filter(str.strip, found) if around else found)
+            text = "\n".join(filter(str.strip, asides) if around else asides)
             if text.strip() and text not in seen:
                 seen.add(text)
                 lines += [text] if around else [text, ""]
     title, metadata = package.properties()
     chunks = package.related(name, "aFChunk")
-    told = [hidden_text(reader.hidden)]
-    told += ["another document that is embedded in it is not read"] if chunks else []
+    notes = [hidden_text(reader.hidden)]
+    notes += ["another document that is embedded in it is not read"] if chunks else []
     return FileText(
         title,
         paragraphs(lines),
         None,
-        package.warning(*told),
+        package.warning(*notes),
         metadata,
         is_incomplete=bool(chunks) or package.is_incomplete,
     )
@@ -369,8 +369,8 @@ def _is_hidden(run: Any, properties: Any, style: _Style) -> bool:
 
 def _value(element: Any, *path: str) -> str:
     """The value of an element below another one; "" where it has none."""
-    found = element.find("/".join(f"{W}{name}" for name in path))
-    return "" if found is None else found.get(f"{W}val") or ""
+    inner = element.find("/".join(f"{W}{name}" for name in path))
+    return "" if inner is None else inner.get(f"{W}val") or ""
 
 
 def _level(element: Any) -> int | None:
@@ -392,12 +392,12 @@ class _Styles:
     def __init__(self, root: Any | None) -> None:
         styles = () if root is None else root.iterfind(f"{W}style")
         self._elements = {element.get(f"{W}styleId") or "": element for element in styles}
-        self._found: dict[str, _Style] = {}
+        self._styles: dict[str, _Style] = {}
 
     def get(self, identity: str, depth: int = 0) -> _Style:
         """Return a style; one without properties where there is none, or it is based on itself."""
-        if (found := self._found.get(identity)) is not None:
-            return found
+        if (style := self._styles.get(identity)) is not None:
+            return style
         element = self._elements.get(identity)
         if element is None or depth > _MOST_STYLES:
             return _NO_STYLE
@@ -405,14 +405,14 @@ class _Styles:
         kind, _, number = name.lower().partition(" ")
         level = whole(number, -1, 99) if kind == "heading" else -1
         own = level if level >= 0 else _level(element)
-        self._found[identity] = _Style(
+        self._styles[identity] = _Style(
             name,
             above.level if own is None else own,
             _list_of(element)[0] or above.number,
             _value(element, "rPr", "vertAlign") or above.align,
             above.hidden or is_on(element.find(f"{W}rPr/{W}vanish"), f"{W}val"),
         )
-        return self._found[identity]
+        return self._styles[identity]
 
 
 def _is_contents(control: Any) -> bool:
@@ -490,8 +490,8 @@ class Numbering:
         if level.kind == "none":
             return _PLACE.sub("", level.shape).strip()
 
-        def number(found: re.Match[str]) -> str:
-            place = int(found[1]) - 1
+        def number(match: re.Match[str]) -> str:
+            place = int(match[1]) - 1
             at = levels.get(place, _Level())
             return number_as("decimal" if level.arabic else at.kind, counts.get(place, at.start))
 

@@ -88,9 +88,9 @@ def python_encoding(label: str) -> str | None:
     """
     import webencodings
 
-    found = webencodings.lookup(label)
-    if found is not None and found.name not in ("replacement", "x-user-defined"):
-        return "gb18030" if found.name == "gbk" else found.codec_info.name
+    codec = webencodings.lookup(label)
+    if codec is not None and codec.name not in ("replacement", "x-user-defined"):
+        return "gb18030" if codec.name == "gbk" else codec.codec_info.name
     try:
         name = codecs.lookup(label).name
         return (

@@ -178,7 +178,7 @@ def page_text(page: str) -> tuple[str, str]:
     if tree.root is None:
         return "", ""
     moved = _MOVED.search(page) is not None
-    text = _shown(tree, moved, hidden_too=False) or _shown(tree, moved, hidden_too=True)
+    text = _text_of(tree, moved, hidden_too=False) or _text_of(tree, moved, hidden_too=True)
     title = tree.css_first("head title") or tree.css_first("h1")
     return one_line(title.text() if title is not None else ""), text
 
@@ -233,7 +233,7 @@ def _with_shadow_roots(page: str) -> str:
     return "".join([*parts, page[position:]])
 
 
-def _shown(tree: LexborHTMLParser, moved: bool, *, hidden_too: bool) -> str:
+def _text_of(tree: LexborHTMLParser, moved: bool, *, hidden_too: bool) -> str:
     """The text of a page; with what is hidden where nothing else is there: a page that was saved
     behind a dialog.
     """
@@ -253,8 +253,8 @@ def named_encoding(data: bytes) -> str | None:
     """The encoding that a page names, as browsers take it; None where there is none
     that is known.
     """
-    found = _XML.match(data[:_LOOKED_AT]) or _META.search(data[:_LOOKED_AT])
-    name = python_encoding(found[1].decode("ascii")) if found else None
+    match = _XML.match(data[:_LOOKED_AT]) or _META.search(data[:_LOOKED_AT])
+    name = python_encoding(match[1].decode("ascii")) if match else None
     # the name could not be read if that were true
     return "utf-8" if name and name.startswith("utf-16") else name
 
@@ -442,9 +442,9 @@ def _is_around(node: LexborNode, tag: str) -> bool:
     if tag == "footer":
         return not _is_inside_article(node)
     if tag == "aside":
-        about = f"{node.attributes.get('epub:type')} {node.attributes.get('role')}"
+        roles = f"{node.attributes.get('epub:type')} {node.attributes.get('role')}"
         return (
-            node.css_first("a") is not None and not _NOTES.search(about) and _is_mostly_links(node)
+            node.css_first("a") is not None and not _NOTES.search(roles) and _is_mostly_links(node)
         )
     if tag == "dialog":
         return "open" not in node.attributes
@@ -456,7 +456,7 @@ def _is_around(node: LexborNode, tag: str) -> bool:
     chosen = around.css("option[selected]")
     if not chosen and "multiple" not in around.attributes:
         chosen = around.css("option")[:1]
-    return not any(one.mem_id == node.mem_id for one in chosen)
+    return not any(option.mem_id == node.mem_id for option in chosen)
 
 
 def _is_mostly_links(node: LexborNode) -> bool:

@@ -112,13 +112,13 @@ PACKAGES = {  # what a kind needs, and the extra that brings it
 AS_LONG = ("markdown", "text", "vcard")
 
 
-def kind_of(path: PurePath, *, found: bool = False) -> FileKind | None:
+def kind_of(path: PurePath, *, in_folder: bool = False) -> FileKind | None:
     """The kind of a file, by its suffix; None where it does not hold one document.
 
-    `found`: in a folder, an archive or a mail, where tables are sheets.
+    `in_folder`: in a folder, an archive or a mail, where tables are sheets.
     """
     suffix, compression = split_suffix(path)
-    name = SUFFIXES.get(suffix) or (TABLES.get(suffix) if found else None)
+    name = SUFFIXES.get(suffix) or (TABLES.get(suffix) if in_folder else None)
     return FileKind(name, compression) if name else None
 
 
@@ -136,18 +136,18 @@ def read_file(path: Path, kind: FileKind, limits: Limits) -> tuple[FileText, str
     if kind.name in AS_LONG:
         _check_length(len(data), limits)
     if kind == CHAT:
-        found = read_chat(data, limits, _users_beside(path), _channel_of(path))
+        text = read_chat(data, limits, _users_beside(path), _channel_of(path))
     else:
-        found = _parse(kind.name, data, limits)
+        text = _parse(kind.name, data, limits)
     _check_length(
-        len(found.text) if found.text.isascii() else len(found.text.encode(errors="replace")),
+        len(text.text) if text.text.isascii() else len(text.text.encode(errors="replace")),
         limits,
     )
-    if (length := len(found.title)) > LONGEST_TITLE:
+    if (length := len(text.title)) > LONGEST_TITLE:
         cut = f"a title of {length:,} characters, of which {LONGEST_TITLE:,} are kept"
-        warning = "; ".join(filter(None, (found.warning, cut)))
-        found = replace(found, title=shortened(found.title, LONGEST_TITLE), warning=warning)
-    return found, digest
+        warning = "; ".join(filter(None, (text.warning, cut)))
+        text = replace(text, title=shortened(text.title, LONGEST_TITLE), warning=warning)
+    return text, digest
 
 
 def _users_beside(path: Path) -> dict[str, str]:
@@ -197,10 +197,10 @@ def read_bytes(
     """
     try:
         with os.fdopen(open_file(path, os.O_RDONLY, follow_links=follow_links), "rb") as handle:
-            about = os.fstat(handle.fileno())
-            if not stat.S_ISREG(about.st_mode):
+            status = os.fstat(handle.fileno())
+            if not stat.S_ISREG(status.st_mode):
                 raise Unreadable("not a plain file")
-            start, stop = part or (0, about.st_size)
+            start, stop = part or (0, status.st_size)
             if stop - start > MAX_FILE:
                 raise Unreadable(f"{stop - start:,} bytes; files of at most {MAX_FILE:,} are read")
             handle.seek(start)
@@ -256,7 +256,7 @@ def _parse(kind: str, data: bytes, limits: Limits, depth: int = 0) -> FileText:
 def _parse_inner(
     limits: Limits, name: str, data: bytes, depth: int, may_be_text: bool
 ) -> FileText | None:
-    kind = kind_of(PurePosixPath(name), found=True)
+    kind = kind_of(PurePosixPath(name), in_folder=True)
     if kind is None and may_be_text and not has_suffix(name) and looks_like_text(data[:LOOKED_AT]):
         kind = FileKind("text", "")
     if kind is None or (kind.name == PICTURE and _is_passed_over(data)):

@@ -49,11 +49,11 @@ def _cell(cell: dict[str, Any], language: str) -> Iterator[str]:
 
 def _output(output: dict[str, Any]) -> str:
     """The text of an output: as it was printed, else as HTML, Markdown or a formula shows it."""
-    shown = output.get("data", {})
-    printed = (output.get("text"), shown.get("text/plain"), output.get("evalue"))
+    forms = output.get("data", {})
+    printed = (output.get("text"), forms.get("text/plain"), output.get("evalue"))
     text = next((text for text in map(_joined, printed) if text.strip()), "")
     page, markdown, formula = (
-        _joined(shown.get(f"text/{form}")) for form in ("html", "markdown", "latex")
+        _joined(forms.get(f"text/{form}")) for form in ("html", "markdown", "latex")
     )
     is_shown = page or markdown or formula
     if text and not (is_shown and _NAME_OF_OBJECT.fullmatch(text.strip())):

@@ -92,7 +92,7 @@ class Package:
             return self._relations[name]
         folder, _, base = name.rpartition("/")
         root = self.part(posixpath.join(folder, "_rels", f"{base}.rels"))
-        found = self._relations[name] = {}
+        relations = self._relations[name] = {}
         for relation in () if root is None else root.iter(_RELATION):
             if relation.get("TargetMode") != "External":
                 target = relation.get("Target") or ""
@@ -102,15 +102,17 @@ class Package:
                     else posixpath.normpath(posixpath.join(folder, target))
                 )
                 kind = (relation.get("Type") or "").rpartition("/")[2]
-                found[relation.get("Id") or ""] = kind, path.lstrip("/")
+                relations[relation.get("Id") or ""] = kind, path.lstrip("/")
                 self._embedded |= (
                     {posixpath.basename(path)} if kind in ("package", "oleObject") else set()
                 )
-        return found
+        return relations
 
     def related(self, name: str, kind: str) -> list[str]:
         """Return the names of the parts of a kind to which a part is related."""
-        return [target for found, target in self.relations(name).values() if found == kind]
+        return [
+            target for related_kind, target in self.relations(name).values() if related_kind == kind
+        ]
 
     def properties(self) -> tuple[str, dict[str, Any]]:
         """Return the title, and the author and the date of creation as metadata."""
@@ -160,7 +162,7 @@ def paragraphs_of_drawing(body: Any) -> Iterator[str]:
         level = 0 if properties is None else whole(properties.get("lvl"))
         numbered = paragraph.find(f"{A}pPr/{A}buAutoNum")
         for deeper in [
-            found for found in counts if found > level or (found == level and numbered is None)
+            depth for depth in counts if depth > level or (depth == level and numbered is None)
         ]:
             del counts[deeper]
         number = ""
@@ -169,8 +171,8 @@ def paragraphs_of_drawing(body: Any) -> Iterator[str]:
             count = last[1] + 1 if last and last[0] == kind else whole(numbered.get("startAt"), 1)
             counts[level] = (kind, count)
             ending = next((ending for ending in _ENDINGS if kind.endswith(ending)), "Period")
-            shown = number_as(_KINDS.get(kind.removesuffix(ending), "decimal"), count)
-            number = f"{_ENDINGS[ending].format(shown)} "
+            counted = number_as(_KINDS.get(kind.removesuffix(ending), "decimal"), count)
+            number = f"{_ENDINGS[ending].format(counted)} "
         text = clean(run_text(paragraph)).strip()
         yield f"{number}{text}" if text else ""
 
@@ -221,9 +223,9 @@ def _chart_lines(root: Any) -> Iterator[str]:
     """
     yield from filter(None, map(words_of_drawing, root.iterfind(f".//{C}chart/{C}title")))
     series = list(root.iter(f"{C}ser"))
-    names = [_points(one.find(f"{C}tx")) for one in series]
-    categories = max((_points(_first(one, "cat", "xVal")) for one in series), key=len, default={})
-    values = [_points(_first(one, "val", "yVal")) for one in series]
+    names = [_points(line.find(f"{C}tx")) for line in series]
+    categories = max((_points(_first(line, "cat", "xVal")) for line in series), key=len, default={})
+    values = [_points(_first(line, "val", "yVal")) for line in series]
     if any(names):
         yield " | ".join(" ".join(name.values()) for name in names)
     for place in sorted({*categories, *(place for column in values for place in column)}):
@@ -239,7 +241,7 @@ def words_of_drawing(body: Any) -> str:
 
 def _first(element: Any, *names: str) -> Any | None:
     return next(
-        (found for name in names if (found := element.find(f"{C}{name}")) is not None), None
+        (child for name in names if (child := element.find(f"{C}{name}")) is not None), None
     )
 
 
@@ -249,18 +251,18 @@ def _points(element: Any | None) -> dict[int, str]:
     """
     if element is None:
         return {}
-    found: dict[int, str] = {}
+    points: dict[int, str] = {}
     for point in element.iter(f"{C}pt"):
         value = point.find(f"{C}v")
         place = whole(point.get("idx"), -1)
         if value is not None and place >= 0:
             # of some levels the outer one first
-            found[place] = one_line(f"{value.text or ''} {found.get(place, '')}")
-    if not found:
-        found = {
+            points[place] = one_line(f"{value.text or ''} {points.get(place, '')}")
+    if not points:
+        points = {
             place: one_line(value.text or "") for place, value in enumerate(element.iter(f"{C}v"))
         }
-    return found
+    return points
 
 
 def graphic_lines(

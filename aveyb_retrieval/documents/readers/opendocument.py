@@ -81,8 +81,8 @@ def read_odt(data: bytes, _limits: Limits) -> FileText:
     texts = ("\n".join(filter(str.strip, reader.lines(part))) for part in around)
     lines += ["", *dict.fromkeys(texts)]
     title, metadata = _properties(archive)
-    told = (hidden_text(reader.hidden), embedded(reader.embedded))
-    warning = "; ".join(filter(None, told))
+    notes = (hidden_text(reader.hidden), embedded(reader.embedded))
+    warning = "; ".join(filter(None, notes))
     return FileText(
         title,
         paragraphs(lines),
@@ -96,15 +96,15 @@ def read_odt(data: bytes, _limits: Limits) -> FileText:
 def _fields(body: Any) -> Iterator[str]:
     """What is typed and chosen in the forms of a document, a field a line."""
     for field in body.iterfind(f".//{_OFFICE}forms//*"):
-        about = {name.removeprefix(_FORM): value for name, value in field.attrib.items()}
+        attributes = {name.removeprefix(_FORM): value for name, value in field.attrib.items()}
         options = field.iterfind(f"{_FORM}option[@{_FORM}current-selected='true']")
         chosen = ", ".join(option.get(f"{_FORM}label") or "" for option in options)
         if (
-            value := about.get("current-value")
+            value := attributes.get("current-value")
             or chosen
-            or "yes" * (about.get("current-state") == "checked")
+            or "yes" * (attributes.get("current-state") == "checked")
         ):
-            yield one_line(f"{about.get('label') or about.get('name')}: {value}")
+            yield one_line(f"{attributes.get('label') or attributes.get('name')}: {value}")
 
 
 def _opened(data: bytes, kind: str) -> tuple[zipfile.ZipFile, Any, Any]:
@@ -128,11 +128,11 @@ def _properties(archive: zipfile.ZipFile) -> tuple[str, dict[str, Any]]:
     meta = _part(archive, "meta.xml")
     if meta is None:
         return "", {}
-    title, *others = (
+    title, *other_values = (
         str(meta.xpath(f"string(//*[local-name()='{name}'][1])"))
         for name in ("title", "initial-creator", "creator", "creation-date")
     )
-    return named(title), about(others[0] or others[1], others[2])
+    return named(title), about(other_values[0] or other_values[1], other_values[2])
 
 
 class _Reader:
@@ -242,13 +242,13 @@ class _Reader:
             at, counts.get(depth, whole(shape.get(f"{_TEXT}start-value"), 1) - 1) + 1
         )
         first = depth + 1 - whole(shape.get(f"{_TEXT}display-levels"), 1, most=depth)
-        shown = (
+        numbers = (
             number_as(kind, counts.get(level, 1))
             for level in range(first, depth + 1)
             if level in levels and (kind := levels[level].get(f"{_STYLE}num-format"))
         )
         before, behind = (shape.get(f"{_STYLE}num-{name}") or "" for name in ("prefix", "suffix"))
-        return f"{before}{'.'.join(shown)}{behind} ".lstrip() or "- "
+        return f"{before}{'.'.join(numbers)}{behind} ".lstrip() or "- "
 
     def cells(
         self, row: Any, number: int, merged: Merged, hidden: Collection[int] = ()
@@ -412,27 +412,27 @@ def read_ods(data: bytes, limits: Limits) -> FileText:
         rows = Rows(limits)
         hidden += _read_sheet(sheet, rows, reader)
         notes = (one_line("".join(note.itertext())) for note in sheet.iter(f"{_OFFICE}annotation"))
-        beside = paragraphs(
+        shapes = paragraphs(
             line for top in sheet.iterfind(f"{_TABLE}shapes") for line in reader.lines(top)
         )
         parts.add(
-            sheet_text(name, rows, (*(f"Comment: {note}" for note in notes if note), beside)), name
+            sheet_text(name, rows, (*(f"Comment: {note}" for note in notes if note), shapes)), name
         )
     title, metadata = _properties(archive)
-    told = [
+    warnings = [
         *left_out(sheets, {"hidden row or column": hidden, "formula": reader.formulas}),
         embedded(reader.embedded),
     ]
-    return parts.text(title, "; ".join(filter(None, told)), metadata)
+    return parts.text(title, "; ".join(filter(None, warnings)), metadata)
 
 
 def _read_sheet(sheet: Any, rows: Rows, reader: _Reader) -> int:
     """Add the rows of a sheet; return how many rows and columns are hidden."""
     hidden_columns: set[int] = set()
     column, hidden = 0, 0
-    for found in sheet.iter(f"{_TABLE}table-column"):
-        count = _count(found, f"{_TABLE}number-columns-repeated")
-        if found.get(f"{_TABLE}visibility") in ("collapse", "filter"):
+    for column_element in sheet.iter(f"{_TABLE}table-column"):
+        count = _count(column_element, f"{_TABLE}number-columns-repeated")
+        if column_element.get(f"{_TABLE}visibility") in ("collapse", "filter"):
             hidden_columns |= set(range(column, column + count))
             hidden += 1
         column += count

@@ -55,7 +55,7 @@ def read_original(name: str, origin: FileOrigin | None, most: int = LARGEST) -> 
     """
     if origin is None:
         raise InputError(f"{name}: was not read from a file")
-    folder, there = Path(origin.folder), None
+    folder, changed = Path(origin.folder), None
     # the second is that of a file that was named itself
     for path in (folder / name, folder / Path(name).name):
         try:
@@ -68,11 +68,11 @@ def read_original(name: str, origin: FileOrigin | None, most: int = LARGEST) -> 
             continue
         if data is not None and hashlib.sha256(data).hexdigest() == origin.sha256:
             return data
-        there = there or (path if data is not None else None)
-    if there is None:
+        changed = changed or (path if data is not None else None)
+    if changed is None:
         raise InputError(f"{name}: its original is not in {origin.folder} any more")
     raise InputError(
-        f"{there}: has changed since it was indexed, or has more than {most:,} bytes; sync the"
+        f"{changed}: has changed since it was indexed, or has more than {most:,} bytes; sync the"
         " index"
     )
 
@@ -97,14 +97,14 @@ def look(
     `origin` has the hash, the folder and the pages as JSON. Raises as `boxes_in_file`, and where
     there is no such page.
     """
-    given = FileOrigin(origin[0], origin[1], Pages.from_json(origin[2]))
-    with _opened(name, given, most) as document:
-        found = _boxes(document, text, (span[0], span[1]), _pages(name, given), only=page)
+    file_origin = FileOrigin(origin[0], origin[1], Pages.from_json(origin[2]))
+    with _opened(name, file_origin, most) as document:
+        boxes = _boxes(document, text, (span[0], span[1]), _pages(name, file_origin), only=page)
         if page is None:
-            return {"boxes": [box._asdict() for box in found]}
+            return {"boxes": [box._asdict() for box in boxes]}
         if not 1 <= page <= len(document):
             raise InputError(f"{name}: has {len(document):,} pages, and no page {page:,}")
-        return {"picture": base64.b64encode(_picture(document[page - 1], found)).decode()}
+        return {"picture": base64.b64encode(_picture(document[page - 1], boxes)).decode()}
 
 
 def _pages(name: str, origin: FileOrigin | None) -> Pages:
@@ -133,14 +133,14 @@ def _boxes(
         return ()
     first, last = pages.range(*span)
     starts = [*pages.starts, len(text)]
-    found: list[Box] = []
+    boxes: list[Box] = []
     for number in range(first.number, last.number + 1):
         begin, end = starts[number - 1], starts[number]
-        wanted = _letters(text[max(begin, span[0]) : min(end, span[1])])[0]
+        sought_letters = _letters(text[max(begin, span[0]) : min(end, span[1])])[0]
         before = len(_letters(text[begin : max(begin, span[0])])[0])
-        if wanted and only in (None, number):
-            found += _lines(document[number - 1], number, wanted, before)
-    return tuple(found)
+        if sought_letters and only in (None, number):
+            boxes += _lines(document[number - 1], number, sought_letters, before)
+    return tuple(boxes)
 
 
 def _letters(text: str) -> tuple[str, list[int]]:
@@ -149,13 +149,15 @@ def _letters(text: str) -> tuple[str, list[int]]:
     return "".join(text[place] for place in places), places
 
 
-def _lines(page: pypdfium2.PdfPage, number: int, wanted: str, before: int) -> Iterator[Box]:
-    letters, rectangles_of = _written(page, wanted)
-    at = letters.find(wanted, max(0, before - len(wanted)))
+def _lines(page: pypdfium2.PdfPage, number: int, sought_letters: str, before: int) -> Iterator[Box]:
+    letters, rectangles_of = _written(page, sought_letters)
+    at = letters.find(sought_letters, max(0, before - len(sought_letters)))
     if at >= 0:
-        runs = [(at, len(wanted))]
+        runs = [(at, len(sought_letters))]
     else:  # a number was marked as raised, a note stands between
-        blocks = SequenceMatcher(None, letters, wanted, autojunk=False).get_matching_blocks()
+        blocks = SequenceMatcher(
+            None, letters, sought_letters, autojunk=False
+        ).get_matching_blocks()
         runs = [(block.a, block.size) for block in blocks if block.size]
     box: Box | None = None
     for left, bottom, right, top in chain.from_iterable(rectangles_of(*run) for run in runs):
@@ -194,11 +196,11 @@ def _written(
 
     if wanted in letters or not scan_kind(page, text):
         return letters, of_text
-    found = scanned_words(page, Limits())
-    owners = [place for place, (word, _) in enumerate(found) for _ in _letters(word)[1]]
-    letters = "".join(_letters(word)[0] for word, _ in found)
+    scanned = scanned_words(page, Limits())
+    owners = [place for place, (word, _) in enumerate(scanned) for _ in _letters(word)[1]]
+    letters = "".join(_letters(word)[0] for word, _ in scanned)
     return letters, lambda start, size: [
-        found[n][1] for n in dict.fromkeys(owners[start : start + size])
+        scanned[n][1] for n in dict.fromkeys(owners[start : start + size])
     ]
 
 

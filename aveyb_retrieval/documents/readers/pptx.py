@@ -57,13 +57,13 @@ def read_pptx(data: bytes, limits: Limits) -> FileText:
             "" if slide is None else "\n\n".join(filter(None, _slide(slide, target, package)))
         )
     title, metadata = package.properties()
-    told = [
+    notes = [
         f"{plural(len(numbers), 'slide')} {why}: {some(numbers)}"
         for numbers, why in ((hidden, "hidden and left out"), (missing, "missing in the file"))
         if numbers
     ]
     is_incomplete = bool(missing) or package.is_incomplete
-    return parts.text(title, package.warning(*told), metadata, is_incomplete=is_incomplete)
+    return parts.text(title, package.warning(*notes), metadata, is_incomplete=is_incomplete)
 
 
 def _slide(slide: Any, name: str, package: Package) -> Iterator[str]:
@@ -97,8 +97,8 @@ def _shape(
 ) -> Iterator[str]:
     if shape is title or not isinstance(shape.tag, str) or shape.tag == FALLBACK:
         return
-    about = shape.find(f"*/{P}cNvPr")
-    if about is not None and is_true(about, "hidden"):
+    properties = shape.find(f"*/{P}cNvPr")
+    if properties is not None and is_true(properties, "hidden"):
         return
     if shape.tag == f"{P}sp":
         if _kind(shape) != "sldNum":
@@ -137,5 +137,5 @@ def _texts(shape: Any) -> Iterator[str]:
 
 def _kind(shape: Any) -> str:
     """The kind of a placeholder: "title" and the like; "" of another shape."""
-    found = shape.find(f"{P}nvSpPr/{P}nvPr/{P}ph")
-    return "" if found is None else (found.get("type") or "body")
+    placeholder = shape.find(f"{P}nvSpPr/{P}nvPr/{P}ph")
+    return "" if placeholder is None else (placeholder.get("type") or "body")

@@ -115,11 +115,11 @@ class FileReader:
                     else Record(location=location, **row)
                 )
 
-    def look(self, **asked: Any) -> dict[str, Any]:
+    def look(self, **look_options: Any) -> dict[str, Any]:
         """Look into an original, as `originals.look` does; raises Unreadable where that cannot be
         done.
         """
-        self._ask(Path(), look=asked)
+        self._ask(Path(), look=look_options)
         return self._answer()
 
     @property
@@ -249,10 +249,10 @@ def _answers(request: dict[str, Any], limits: Limits) -> Iterator[dict[str, Any]
             )
             yield {"rows": None}
         else:
-            found, digest = read_file(path, FileKind(*request["kind"]), limits)
+            text, digest = read_file(path, FileKind(*request["kind"]), limits)
             yield {
-                **vars(found),
-                "pages": None if found.pages is None else found.pages.to_dict(),
+                **vars(text),
+                "pages": None if text.pages is None else text.pages.to_dict(),
                 "sha256": digest,
             }
     except Unreadable as error:

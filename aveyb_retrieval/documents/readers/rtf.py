@@ -64,11 +64,11 @@ def read_rtf(data: bytes, limits: Limits) -> FileText:
     of_fonts = source[fonts.start() : _group_end(source, fonts.start())] if fonts else ""
     start = f"{{\\rtf1\\ansi{codepage[0] if codepage else ''}{of_fonts} "
     body, asides, position = [], [], 0
-    for found in _RTF_ASIDE.finditer(source):
-        if found.start() >= position:
-            end = _group_end(source, found.start())
-            body.append(source[position : found.start()])
-            asides.append(f"{start}{source[found.end() : end]}}}")
+    for match in _RTF_ASIDE.finditer(source):
+        if match.start() >= position:
+            end = _group_end(source, match.start())
+            body.append(source[position : match.start()])
+            asides.append(f"{start}{source[match.end() : end]}}}")
             position = end
     texts = [
         _rtf_text(part, limits.encoding) for part in ("".join([*body, source[position:]]), *asides)
@@ -135,36 +135,36 @@ def _without_hidden(source: str) -> tuple[str, int]:
     """
     if not _RTF_HIDING.search(source):
         return source, 0
-    parts, states, gone, count, position = [], [frozenset[str]()], frozenset[str](), 0, 0
-    for found in _RTF_STATES.finditer(source):
-        parts.append("" if gone else source[position : found.start()])
-        position, name = found.end(), found["name"]
+    parts, states, hidden_states, count, position = [], [frozenset[str]()], frozenset[str](), 0, 0
+    for match in _RTF_STATES.finditer(source):
+        parts.append("" if hidden_states else source[position : match.start()])
+        position, name = match.end(), match["name"]
         if name:
-            before = gone
+            before = hidden_states
             if name == "plain":
-                gone = frozenset()
+                hidden_states = frozenset()
             else:
-                gone = gone - {name} if found["off"] else gone | {name}
-            count += "v" in gone and "v" not in before
-        elif found[0] == "{":
-            states.append(gone)
-        elif found[0] == "}" and len(states) > 1:
-            gone = states.pop()
-        parts.append("" if gone and found[0] not in "{}" else found[0])
+                hidden_states = hidden_states - {name} if match["off"] else hidden_states | {name}
+            count += "v" in hidden_states and "v" not in before
+        elif match[0] == "{":
+            states.append(hidden_states)
+        elif match[0] == "}" and len(states) > 1:
+            hidden_states = states.pop()
+        parts.append("" if hidden_states and match[0] not in "{}" else match[0])
     return "".join([*parts, source[position:]]), count
 
 
-def _marked(found: re.Match[str]) -> str:
-    return f"{found[0].rstrip()} {_END if found[2] == '0' else _RTF_MARKS[found[1]]}"
+def _marked(match: re.Match[str]) -> str:
+    return f"{match[0].rstrip()} {_END if match[2] == '0' else _RTF_MARKS[match[1]]}"
 
 
 def _group_end(source: str, start: int) -> int:
     """The place behind the group of RTF that begins at `start`."""
     depth = 0
-    for found in _BRACES.finditer(source, start):
-        depth += {"{": 1, "}": -1}.get(found[0], 0)
+    for brace in _BRACES.finditer(source, start):
+        depth += {"{": 1, "}": -1}.get(brace[0], 0)
         if depth == 0:
-            return found.end()
+            return brace.end()
     return len(source)
 
 
@@ -173,13 +173,13 @@ def _rtf_text(source: str, encoding: str | None) -> str:
 
     text = rtf_to_text(source, encoding=encoding or "cp1252", errors="replace")
     parts, position = [""], 0
-    for found in _RAISED_TEXT.finditer(text):
-        parts.append(text[position : found.start()])
-        inside = found[2] if found[2] is not None else found[3]
+    for match in _RAISED_TEXT.finditer(text):
+        parts.append(text[position : match.start()])
+        inside = match[2] if match[2] is not None else match[3]
         parts.append(
-            shifted(parts[-1] or "".join(parts[-3:]), inside, 1 if found[1] == _RAISED else -1)
+            shifted(parts[-1] or "".join(parts[-3:]), inside, 1 if match[1] == _RAISED else -1)
         )
-        position = found.end()
+        position = match.end()
     text = "".join([*parts, text[position:]])
     return "\n".join(
         line.removesuffix(" | ") for line in clean(_RTF_SIGNS.sub("", text)).split("\n")

@@ -85,11 +85,11 @@ def with_whole_words(pages: list[PageText]) -> list[PageText]:
     """
     texts = [page.text for page in pages]
     for number in range(len(pages) - 1):
-        rest = _REST.match(texts[number + 1])
-        if rest is None or not _DIVIDED_END.search(texts[number]):
+        continuation = _REST.match(texts[number + 1])
+        if continuation is None or not _DIVIDED_END.search(texts[number]):
             continue
-        texts[number] = f"{texts[number].rstrip()[:-1]}\x02{rest[1]}"
-        texts[number + 1] = texts[number + 1][rest.end() :]
+        texts[number] = f"{texts[number].rstrip()[:-1]}\x02{continuation[1]}"
+        texts[number + 1] = texts[number + 1][continuation.end() :]
     return [page._replace(text=text) for page, text in zip(pages, texts, strict=True)]
 
 
@@ -105,39 +105,43 @@ def without_running_lines(
     _, large = type_of([page.sizes for page in pages])
 
     def shape(line: str, number: int) -> str:
-        letters, found = letters_of(line), _PAGE_NUMBER.search(line)
+        letters, number_match = letters_of(line), _PAGE_NUMBER.search(line)
         titles = [title for _, title in bookmarks.get(number - 1, [])]
         named = pages[number - 1].sizes.get(letters, 0) >= large or any(
             map(letters.endswith, titles)
         )
-        if found is None or named:
+        if number_match is None or named:
             return letters
-        at = "" if found["number"] else "last_"
-        rest = line[: found.start()] + line[found.end() :]
-        own = {found[f"{at}number"], found[f"{at}total"]} <= {str(number), str(len(pages)), None}
-        of_part = len(re.findall(r"[^\W\d]+|[§№#]", rest)) == 1 and not (
-            found[f"{at}apart"] or found[f"{at}total"]
+        at = "" if number_match["number"] else "last_"
+        words = line[: number_match.start()] + line[number_match.end() :]
+        own = {number_match[f"{at}number"], number_match[f"{at}total"]} <= {
+            str(number),
+            str(len(pages)),
+            None,
+        }
+        of_part = len(re.findall(r"[^\W\d]+|[§№#]", words)) == 1 and not (
+            number_match[f"{at}apart"] or number_match[f"{at}total"]
         )
-        return letters_of(rest) if own and not of_part else letters
+        return letters_of(words) if own and not of_part else letters
 
     lines = [page.text.strip().split("\n") for page in pages]
     edges = [
         {i: shape(page[i], n) for i in _edge_of(page, pages[n - 1])}
         for n, page in enumerate(lines, start=1)
     ]
-    counts = Counter(each for edge in edges for each in {*edge.values()})
-    running = {each for each, count in counts.items() if count >= max(3, len(pages) / 3)}
-    kept, seen = [], set[str]()
+    counts = Counter(form for edge in edges for form in {*edge.values()})
+    running = {form for form, count in counts.items() if count >= max(3, len(pages) / 3)}
+    cleaned_pages, seen = [], set[str]()
     for page, inside, edge in zip(pages, lines, edges, strict=True):
         # a page of few lines may hold nothing else
         again = running & seen if len(inside) > 2 * _EDGE else set[str]()
-        kept.append(
+        cleaned_pages.append(
             page._replace(
                 text="\n".join(line for i, line in enumerate(inside) if edge.get(i) not in again)
             )
         )
         seen.update(edge.values())
-    return kept
+    return cleaned_pages
 
 
 def _edge_of(lines: list[str], page: PageText) -> set[int]:

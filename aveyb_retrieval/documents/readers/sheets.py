@@ -73,7 +73,7 @@ def read_spreadsheet(data: bytes, limits: Limits) -> FileText:
         book.read_rows(target, rows)
         parts.add(sheet_text(title, rows, _asides(package, target)), title)
     title, metadata = package.properties()
-    warning = package.warning(*left_out(hidden, book.told))
+    warning = package.warning(*left_out(hidden, book.omitted))
     return parts.text(title, warning, metadata, is_incomplete=package.is_incomplete)
 
 
@@ -81,11 +81,11 @@ class _Book:
     """The strings and the formats of a workbook, and how many things of it are not read."""
 
     def __init__(self, package: Package, name: str, root: Any) -> None:
-        self.told: Counter[str] = Counter()
+        self.omitted: Counter[str] = Counter()
         self._package = package
         related = dict(package.relations(name).values())
-        about = root.find(f"{S}workbookPr")
-        self._from_1904 = about is not None and is_true(about, "date1904")
+        properties = root.find(f"{S}workbookPr")
+        self._from_1904 = properties is not None and is_true(properties, "date1904")
         data = package.data(related.get("sharedStrings", "xl/sharedStrings.xml"))
         items = () if data is None else self._elements(data, "sharedStrings.xml", f"{S}si")
         self._strings = [one_line(_string(item)) for item in items]
@@ -110,7 +110,7 @@ class _Book:
                 continue
             number = whole(element.get("r")) or number + 1
             if is_true(element, "hidden"):
-                self.told["hidden row"] += len(element) > 0
+                self.omitted["hidden row"] += len(element) > 0
                 continue
             cells = self._cells(element, hidden)
             ends = (
@@ -125,9 +125,9 @@ class _Book:
         column = -1
         for cell in row.iter(f"{S}c"):
             column = _column(cell.get("r") or "", column + 1)
-            if text := self._shown(cell):
+            if text := self._cell_text(cell):
                 if column in hidden:
-                    self.told["cell of hidden columns"] += 1
+                    self.omitted["cell of hidden columns"] += 1
                 else:
                     cells[column] = text
         return cells
@@ -152,26 +152,26 @@ class _Book:
         except etree.XMLSyntaxError as error:
             self._package.lost.append(f"damaged: {name!r} is not XML ({error})")
 
-    def _shown(self, cell: Any) -> str:
-        kind, found = cell.get("t") or "n", cell.find(f"{S}v")
+    def _cell_text(self, cell: Any) -> str:
+        kind, value = cell.get("t") or "n", cell.find(f"{S}v")
         style = whole(cell.get("s")) if kind == "n" or self._white else 0
         if kind == "inlineStr":
             inside = cell.find(f"{S}is")
             text = "" if inside is None else one_line(_string(inside))
-        elif found is None or not found.text:
-            self.told["formula"] += cell.find(f"{S}f") is not None and kind != "str"
+        elif value is None or not value.text:
+            self.omitted["formula"] += cell.find(f"{S}f") is not None and kind != "str"
             return ""
         elif kind == "s":
-            place = whole(found.text)
+            place = whole(value.text)
             text = self._strings[place] if place < len(self._strings) else ""
         elif kind == "b":
-            text = "TRUE" if found.text.strip() in ("1", "true") else "FALSE"
+            text = "TRUE" if value.text.strip() in ("1", "true") else "FALSE"
         elif kind == "n":
-            text = self._number(found.text.strip(), style)
+            text = self._number(value.text.strip(), style)
         else:  # a text, an error, a date of ISO 8601
-            text = one_line(found.text)
+            text = one_line(value.text)
         if text and style in self._white:
-            self.told["cell in white on white"] += 1
+            self.omitted["cell in white on white"] += 1
             return ""
         return text
 
@@ -199,7 +199,7 @@ def _string(item: Any) -> str:
             align = child.find(f"{S}rPr/{S}vertAlign")
             shift = 0 if align is None else SHIFTS.get(align.get("val"), 0)
             parts.append(shifted("".join(parts[-3:]), words, shift))
-    text = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), "".join(parts))
+    text = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), "".join(parts))
     # halves of a character are put together; one without the other is no character
     return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
@@ -211,8 +211,8 @@ def _styles(root: Any | None) -> tuple[list[str], set[int]]:
     if root is None:
         return [], set()
     own = {
-        whole(each.get("numFmtId")): each.get("formatCode") or ""
-        for each in root.iter(f"{S}numFmt")
+        whole(shape.get("numFmtId")): shape.get("formatCode") or ""
+        for shape in root.iter(f"{S}numFmt")
     }
     shapes = BUILT_IN | own
     fonts = [_is_white(font.find(f"{S}color")) for font in root.iterfind(f"{S}fonts/{S}font")]
@@ -236,13 +236,13 @@ def _is_white(colour: Any | None) -> bool:
 
 def _merges(data: bytes) -> dict[tuple[int, int], int]:
     """The last row of merged cells that span rows, by row and column of the first one."""
-    found: dict[tuple[int, int], int] = {}
+    last_rows: dict[tuple[int, int], int] = {}
     for merge in _MERGED.finditer(data):
         if int(merge[3]) > int(merge[2]):
-            found[int(merge[2]), _column_of(merge[1].decode())] = int(merge[3])
-            if len(found) > _MOST_MERGED:
+            last_rows[int(merge[2]), _column_of(merge[1].decode())] = int(merge[3])
+            if len(last_rows) > _MOST_MERGED:
                 break
-    return found
+    return last_rows
 
 
 def _column(reference: str, otherwise: int) -> int:
@@ -292,18 +292,18 @@ def _read_old(data: bytes, limits: Limits) -> FileText:
     parts, hidden = Parts("sheet", limits), []
     try:
         book = python_calamine.CalamineWorkbook.from_filelike(io.BytesIO(data))
-        for about in book.sheets_metadata:
-            if about.visible != python_calamine.SheetVisibleEnum.Visible:
-                hidden.append(one_line(about.name))
+        for sheet in book.sheets_metadata:
+            if sheet.visible != python_calamine.SheetVisibleEnum.Visible:
+                hidden.append(one_line(sheet.name))
                 continue
             rows = Rows(limits)
-            for row in book.get_sheet_by_name(about.name).iter_rows():
-                shown = (
+            for row in book.get_sheet_by_name(sheet.name).iter_rows():
+                texts = (
                     general(value) if isinstance(value, float) else one_line(str(value))
                     for value in row
                 )
-                rows.add(row_text(enumerate(shown)))
-            parts.add(sheet_text(about.name, rows), one_line(about.name))
+                rows.add(row_text(enumerate(texts)))
+            parts.add(sheet_text(sheet.name, rows), one_line(sheet.name))
     except python_calamine.CalamineError as error:
         raise Unreadable(
             f"damaged or encrypted: not a spreadsheet ({one_line(str(error))})"
@@ -382,9 +382,9 @@ def shown_number(value: float, shape: str, *, from_1904: bool = False) -> str:
     """
     section, number = _section_for(value, _sections(shape[:_LONGEST]))
     if any(kind == "general" or (kind, text) == ("other", "@") for kind, text in section.pieces):
-        shown = {"general": general(number), "digits": "", "date": ""}
+        text_of = {"general": general(number), "digits": "", "date": ""}
         return "".join(
-            shown.get("general" if text == "@" else kind, text) for kind, text in section.pieces
+            text_of.get("general" if text == "@" else kind, text) for kind, text in section.pieces
         ).strip()
     try:
         return (
@@ -404,11 +404,11 @@ def general(value: float) -> str:
 
 @lru_cache(maxsize=1024)
 def _sections(shape: str) -> tuple[_Section, ...]:
-    found = [_Section()]
+    sections = [_Section()]
     for piece in _PIECE.finditer(shape):
-        kind, text, section = piece.lastgroup, piece[piece.lastgroup or 0], found[-1]
+        kind, text, section = piece.lastgroup, piece[piece.lastgroup or 0], sections[-1]
         if kind == "other" and text == ";":
-            found.append(_Section())
+            sections.append(_Section())
         elif kind == "bracket":
             if _ELAPSED.fullmatch(text):
                 section.pieces.append(("elapsed", text.lower()))
@@ -419,10 +419,10 @@ def _sections(shape: str) -> tuple[_Section, ...]:
                 section.condition = test[1], float(test[2])
         elif kind:  # not room for a sign, or what fills a cell
             section.pieces.append(("text" if kind in ("quoted", "escaped") else kind, text))
-    for section in found:
+    for section in sections:
         if not section.is_date:
             section.pieces = _joined(section.pieces)
-    return tuple(found[:4])
+    return tuple(sections[:4])
 
 
 def _joined(pieces: list[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -468,16 +468,16 @@ def _number(value: float, pieces: list[tuple[str, str]]) -> str:
     shape = "".join(shapes)
     amount /= Decimal(1000) ** (len(shape) - len(shape.rstrip(",")))
     before, _, behind = shape.rstrip(",").partition(".")
-    rest = _rounded(abs(amount), before, behind)
-    sign = "-" if amount < 0 and rest.strip("0.,") else ""
+    digits = _rounded(abs(amount), before, behind)
+    sign = "-" if amount < 0 and digits.strip("0.,") else ""
     written: list[str] = []
     # several shapes, as of a telephone number, share the digits from their end
     for kind, text in reversed(pieces):
         if kind == "digits":
             shapes.pop()
-            count = sum(character in "0#?." for character in text) if shapes else len(rest)
-            written.append(rest[len(rest) - min(count, len(rest)) :])
-            rest = rest[: len(rest) - min(count, len(rest))]
+            count = sum(character in "0#?." for character in text) if shapes else len(digits)
+            written.append(digits[len(digits) - min(count, len(digits)) :])
+            digits = digits[: len(digits) - min(count, len(digits))]
         elif kind != "general":
             written.append(text)
     return sign + "".join(reversed(written)).strip()
@@ -498,8 +498,8 @@ def _rounded(amount: Decimal, whole: str, fraction: str) -> str:
         )
     optional = len(fraction) - len(fraction.rstrip("#?"))
     if optional:
-        kept = len(behind) - optional
-        behind = behind[:kept] + behind[kept:].rstrip("0")
+        length = len(behind) - optional
+        behind = behind[:length] + behind[length:].rstrip("0")
     return f"{before}.{behind}" if behind else before or "0"
 
 

@@ -31,7 +31,7 @@ _SENTENCE_END = (".", "!", "?", "…", "。", "！", "？")  # stops of other sc
 def read_subtitles(data: bytes, limits: Limits) -> FileText:
     """Read the cues of a transcript; those of one sentence become one paragraph."""
     lines = clean(decode(data, limits.encoding)).split("\n")
-    times = {number: found for number, line in enumerate(lines) if (found := _TIMES.match(line))}
+    times = {number: match for number, line in enumerate(lines) if (match := _TIMES.match(line))}
     if not times:
         raise Unreadable("no cues with times, as SRT and WebVTT files have them")
     parts, is_vtt = Parts("time", limits), lines[0].startswith("WEBVTT")
@@ -62,9 +62,9 @@ def _without_repetition(cues: list[tuple[str, list[str]]]) -> Iterator[tuple[str
     Automatic captions show each line two or three times: as it is spoken, alone, and above the next
     one. A file is of this kind if most of its cues begin with the last line of the cue before.
     """
-    shown = [lines for _, lines in cues if lines]
-    rolling = sum(lines[0] == before[-1] for before, lines in itertools.pairwise(shown))
-    if len(shown) < _FEWEST_ROLLING or rolling < _ROLLING_SHARE * (len(shown) - 1):
+    filled = [lines for _, lines in cues if lines]
+    rolling = sum(lines[0] == before[-1] for before, lines in itertools.pairwise(filled))
+    if len(filled) < _FEWEST_ROLLING or rolling < _ROLLING_SHARE * (len(filled) - 1):
         yield from cues
         return
     before: list[str] = []

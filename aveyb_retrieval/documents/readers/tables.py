@@ -144,13 +144,13 @@ _SEPARATOR_SAMPLE, _SEPARATOR_LINES = 1 << 16, 20  # characters and lines that a
 
 def split_header(line: str) -> dict[str, list[str]]:
     """Return the fields of a table's first line by each separator that the table may have."""
-    found = {}
+    fields = {}
     for separator in (",", ";", "\t", "|"):
         try:
-            found[separator] = next(csv.reader([line], delimiter=separator), [])
+            fields[separator] = next(csv.reader([line], delimiter=separator), [])
         except csv.Error:  # reading the rows says what is wrong, and in which line
-            found[separator] = line.split(separator)
-    return found
+            fields[separator] = line.split(separator)
+    return fields
 
 
 def separator_of(text: str) -> str:
@@ -227,12 +227,14 @@ def read_rows(path: Path, names: FieldNames, longest: int) -> Iterator[list[Row]
         with pyarrow.parquet.ParquetFile(path, read_dictionary=texts, memory_map=False) as table:
             number = 0
             for group in range(table.num_row_groups):
-                about = table.metadata.row_group(group)
+                group_metadata = table.metadata.row_group(group)
                 size = max(
                     1,
                     min(
                         _BATCH_ROWS,
-                        _BATCH_BYTES * max(1, about.num_rows) // max(1, about.total_byte_size),
+                        _BATCH_BYTES
+                        * max(1, group_metadata.num_rows)
+                        // max(1, group_metadata.total_byte_size),
                     ),
                 )
                 for batch in table.iter_batches(batch_size=size, row_groups=[group]):
@@ -283,12 +285,12 @@ def _row(row: Row | str, location: SourceLocation, names: FieldNames, longest: i
         item = Rejected(location, too_long(length, longest), "")
     else:
         item = read_row(row, location, names)
-    kept = (
+    names_of_fields = (
         ("id", "title", "text", "metadata", "id_is_made")
         if isinstance(item, Record)
         else ("reason", "raw")
     )
-    return {"row": location.line, **{name: getattr(item, name) for name in kept}}
+    return {"row": location.line, **{name: getattr(item, name) for name in names_of_fields}}
 
 
 def _python_rows(batch: Any) -> Iterator[Row | str]:

@@ -75,8 +75,8 @@ def _card(source: str) -> tuple[str, list[str]] | None:
         if name == "FN":
             formatted = one_line(value)
         elif name == "N":
-            family, given, *others = [*_parts(value), "", ""]
-            structured = one_line(" ".join([given, *others[:1], family]))
+            family, first_name, *further_names = [*_parts(value), "", ""]
+            structured = one_line(" ".join([first_name, *further_names[:1], family]))
         elif _DATA.fullmatch(name) is None and value.strip():
             lines.append(_line(name, value))
     title = formatted or structured

@@ -301,7 +301,7 @@ def left_out_of(item: Notice | Rejected) -> tuple[str, str] | None:
     search could have found.
     """
     if isinstance(item, Rejected):
-        return (place_of(item.location.source), item.reason) if item.found else None
+        return (place_of(item.location.source), item.reason) if item.in_folder else None
     return (place_of(item.path), item.reason) if item.is_loss else None
 
 
