@@ -162,3 +162,4 @@ def test_a_mail_of_apple_that_is_cut_says_so(folder: Path, tmp_path: Path) -> No
     (notice,) = report.notices
     assert notice.path.endswith("2.emlx")
     assert notice.reason == "the last 6 bytes of the mail are missing"
+    assert notice.lost

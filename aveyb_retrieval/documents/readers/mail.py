@@ -129,7 +129,8 @@ def read_emlx(data: bytes, limits: Limits, inner: InnerFiles) -> FileText:
     if not missing:
         return found
     cut = f"the last {missing:,} bytes of the mail are missing"
-    return replace(found, warning="; ".join(filter(None, [cut, found.warning])))
+    warning = "; ".join(filter(None, [cut, found.warning]))
+    return replace(found, warning=warning, is_incomplete=True)
 
 
 def read_mailbox(data: bytes, limits: Limits, inner: InnerFiles) -> FileText:
