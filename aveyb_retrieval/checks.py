@@ -29,6 +29,17 @@ def check_value(name: str, value: Any, annotated: Any, *, in_json: bool = False)
         raise ConfigError(f"{name}={value!r}: must be {words}") from None
 
 
+def check_attributes(source: object, types: type[msgspec.Struct]) -> None:
+    """Raise ConfigError if an attribute of an object does not fit the field of its name, as
+    `check_value` does.
+    """
+    try:
+        msgspec.convert(source, types, from_attributes=True)
+    except msgspec.ValidationError:  # or it is a number of NumPy
+        for field in msgspec.structs.fields(types):
+            check_value(field.name, getattr(source, field.name), field.type)
+
+
 def unwrap(annotated: Any) -> tuple[Any, list[msgspec.Meta]]:
     """Return a type without its annotations, and those of msgspec."""
     if get_origin(annotated) is not Annotated:

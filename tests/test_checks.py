@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import pytest
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from aveyb_retrieval import ConfigError
-from aveyb_retrieval.checks import check_value, must_be
+from aveyb_retrieval.checks import check_attributes, check_value, must_be
 
 Share = Annotated[float, Meta(ge=0, le=1)]
 TAKEN = [
@@ -55,3 +56,16 @@ def test_what_does_not_fit_is_refused(value, annotated, message):
 def test_json_has_words_of_its_own():
     assert must_be(bool, in_json=True) == "true or false"
     assert must_be(Literal["a"] | None, in_json=True) == "one of 'a', null"
+
+
+class Types(Struct):
+    count: Annotated[int, Meta(ge=1)]
+    share: Share
+
+
+def test_attributes_are_checked_by_the_fields_of_their_names():
+    check_attributes(SimpleNamespace(count=1, share=0.5, other="a"), Types)
+    check_attributes(SimpleNamespace(count=np.int64(1), share=np.float32(0.5)), Types)
+    for wrong, message in (({"count": 0}, "count=0: must be"), ({"share": 2}, "share=2: must be")):
+        with pytest.raises(ConfigError, match=message):
+            check_attributes(SimpleNamespace(**{"count": 1, "share": 0.5, **wrong}), Types)

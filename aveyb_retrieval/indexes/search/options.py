@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack
 
 import numpy as np
-from msgspec import Meta
+from msgspec import Meta, Struct
 
-from aveyb_retrieval.checks import check_value
+from aveyb_retrieval.checks import check_attributes
 from aveyb_retrieval.errors import ConfigError, no_option
 from aveyb_retrieval.indexes.encoding import GRANULARITIES
 from aveyb_retrieval.indexes.search.boost import read_boost
@@ -114,26 +114,28 @@ _ELSEWHERE = dict.fromkeys(("top_k", "topk", "n", "limit", "n_results", "num_res
     "where": "filter",
     "filters": "filter",
 }
-# what each option may be whatever the index is, in the order of the checks
-_TYPES: dict[str, Any] = {
-    "mode": Mode,
-    "fusion": Fusion,
-    "granularity": Granularity | None,
-    "unit": Unit,
-    "k": AtLeast1,
-    "passages": AtLeast1,
-    "candidates": AtLeast1,
-    "context": AtLeast0 | None,
-    "per_document": AtLeast1 | None,
-    "offset": AtLeast0,
-    "weight": Share,
-    "diversity": Share,
-    "fold": bool,
-    "exact": bool,
-    "operators": bool,
-    "min_score": float | None,
-}
 _OF_PASSAGES = ("per_document", "diversity")
+
+
+class _Types(Struct):
+    """What options may be whatever the index is, in the order of the checks."""
+
+    mode: Mode
+    fusion: Fusion
+    granularity: Granularity | None
+    unit: Unit
+    k: AtLeast1
+    passages: AtLeast1
+    candidates: AtLeast1
+    context: AtLeast0 | None
+    per_document: AtLeast1 | None
+    offset: AtLeast0
+    weight: Share
+    diversity: Share
+    fold: bool
+    exact: bool
+    operators: bool
+    min_score: float | None
 
 
 @dataclass(frozen=True)
@@ -173,8 +175,7 @@ class Options:
         if unknown := given.keys() - SearchOptions.__annotations__.keys():
             raise ConfigError(unknown_option(min(unknown)))
         options = cls(k=k, **given)
-        for name, annotated in _TYPES.items():
-            check_value(name, getattr(options, name), annotated)
+        check_attributes(options, _Types)
         options._check(built)
         options._check_least()
         read_boost({} if options.boost is None else options.boost)  # only for its errors
