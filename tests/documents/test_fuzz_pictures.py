@@ -71,7 +71,7 @@ def read(folder: Path, kind: str, data: bytes) -> FileText:
     path.write_bytes(data)
     known = kind_of(path)
     assert known is not None
-    return read_file(path, known, Limits())[0]
+    return read_file(path, known, Limits(ocr_seconds=600))[0]
 
 
 @NEEDS_TESSERACT

@@ -79,7 +79,7 @@ def test_what_waits_for_tesseract_is_listed_and_read_once_it_is_there(
         assert set(incomplete(root)) == {"mixed.pdf", "fax.png"}
     plan = plan_sync(folder, root)
     assert (plan.new, plan.changed) == (("fax.png",), ("mixed.pdf",))
-    report = sync(folder, root)
+    report = sync(folder, root, ocr_seconds=600)
     assert (report.added, report.replaced, report.known) == (1, 1, ())
     read = texts(root)
     assert read["mixed.pdf"] == "Introduction The pull-out test reached 185 kN"
@@ -101,10 +101,10 @@ def test_pages_without_time_are_read_with_more_of_it_and_not_tried_with_the_same
     tried = len(calls.read_text())
     report = sync(folder, root)  # with the seconds of the build
     assert len(calls.read_text()) == tried and len(report.known) == 2
-    report = sync(folder, root, ocr_seconds=40)
+    report = sync(folder, root, ocr_seconds=600)
     assert (report.added, report.replaced) == (1, 1)
     assert incomplete(root) == {} and "185 kN" in texts(root)["mixed.pdf"]
-    assert read_manifest(open_directory(root)).reading == {"ocr_seconds": 40}
+    assert read_manifest(open_directory(root)).reading == {"ocr_seconds": 600}
 
 
 @NEEDS_TESSERACT
@@ -117,7 +117,7 @@ def test_a_picture_without_words_is_looked_at_once(
     (folder / "a.png").write_bytes(saved(Image.effect_noise((500, 300), 60), "PNG"))
     script = f"open({str(calls)!r}, 'a').write('x')\nreal()"
     monkeypatch.setenv("PATH", pretended_tesseract(tmp_path / "bin", script))
-    report = build_index(folder, root, model=FakeEmbedder())
+    report = build_index(folder, root, model=FakeEmbedder(), ocr_seconds=600)
     assert [each.is_loss for each in report.notices] == [False]
     tried = len(calls.read_text())
     assert tried > 0 and incomplete(root) == {}
