@@ -59,6 +59,17 @@ def test_the_newest_statement_leads_and_names_the_others(retriever: Retriever, u
     assert "14:20" not in first.passage
 
 
+@pytest.mark.parametrize("title", ["Ferry", "When does the ferry to Skagen leave?"])
+def test_a_conversation_is_told_with_a_copy_of_its_newest_mail(tmp_path: Path, title: str) -> None:
+    copy = {"_id": "copy", "title": title, "text": MAILS[2]["text"]}
+    build_index([*MAILS, copy], tmp_path / "i")
+    first, *others = Retriever.load(tmp_path / "i").search(QUESTION, k=6)
+    assert {first.id, *first.duplicates} >= {"m9", "copy"}
+    assert first.earlier == ("m4",)
+    assert {"m6", "m12"} <= {*first.duplicates}
+    assert not {"m4", "m6", "m9", "m12", "copy"} & {hit.id for hit in others}
+
+
 def test_each_mail_is_shown_where_nothing_is_folded(retriever: Retriever) -> None:
     hits = retriever.search(QUESTION, k=6, fold=False)
     assert {hit.id for hit in hits} == {f"m{n}" for n in (4, 6, 9, 12, 14, 15)}

@@ -55,17 +55,20 @@ def take_page(
     conversations = Conversations(evidence, passages)
     if options.sort is not None:
         ranking = _matching(evidence, ranking)
-    taken = _take(evidence, conversations.folded(ranking))
-    copies = {key: [*docs] for key, docs in taken.copies.items()}
+    matches, copies, originals = _take(evidence, conversations.folded(ranking))
+    earlier: dict[int, list[int]] = {}
+    # a conversation whose newest mail is a copy is told with the hit that shows its words
     for key, docs in conversations.repeating.items():
-        copies[key] = [*docs, *copies.get(key, ())]
-    matches = taken.matches
+        original = originals.get(key, key)
+        copies[original] = [*docs, *copies.get(original, ())]
+    for key, docs in conversations.earlier.items():
+        earlier.setdefault(originals.get(key, key), []).extend(docs)
     if options.sort is None:
         matches = _descending(matches)
     else:
         matches = matches.take(sorted_rows(evidence, Sort.parse(options.sort), matches))
     shown = matches.take(slice(options.offset, options.last))
-    return Page(shown, copies, conversations.earlier)
+    return Page(shown, copies, earlier)
 
 
 def _matching(evidence: Evidence, ranking: Iterator[Matches]) -> Iterator[Matches]:
@@ -82,13 +85,20 @@ def _matching(evidence: Evidence, ranking: Iterator[Matches]) -> Iterator[Matche
             return
 
 
-def _take(evidence: Evidence, ranking: Iterator[Matches]) -> Page:
-    """Take what may be on the page, in the order of the ranking: all of it where it is sorted."""
+def _take(
+    evidence: Evidence, ranking: Iterator[Matches]
+) -> tuple[Matches, dict[int, list[int]], dict[int, int]]:
+    """Take what may be on the page, in the order of the ranking: all of it where it is sorted.
+
+    Returns the matches, the documents of copies by key of the match that they were folded into, and
+    that key by the key of the copy.
+    """
     options = evidence.options
     last = options.last if options.sort is None else max(options.candidates, options.last)
     folder = CopyFolder(evidence)
     chosen: list[Matches] = []
     copies: dict[int, list[int]] = {}
+    originals: dict[int, int] = {}
     cap = DocumentCap(evidence)
     taken = 0
     for part in ranking:
@@ -99,10 +109,12 @@ def _take(evidence: Evidence, ranking: Iterator[Matches]) -> Page:
             doc = int(part.docs[row])
             if cap.is_full(doc):
                 continue
-            original = folder.original(int(part.keys[row]), digests[row])
+            key = int(part.keys[row])
+            original = folder.original(key, digests[row])
             cap.count(doc, is_taken=original is None)
             if original is not None:
                 copies.setdefault(original, []).append(doc)
+                originals[key] = original
                 continue
             rows.append(row)
             taken += 1
@@ -111,7 +123,7 @@ def _take(evidence: Evidence, ranking: Iterator[Matches]) -> Page:
         chosen.append(part.take(np.array(rows, np.int64)))
         if taken == last or cap.all_full:
             break
-    return Page(Matches.joined(chosen), copies, {})
+    return Matches.joined(chosen), copies, originals
 
 
 class DocumentCap:
