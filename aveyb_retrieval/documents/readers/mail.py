@@ -343,11 +343,8 @@ def _attach(part: Message, encoding: str | None, inner: InnerFiles) -> None:
         return
     data = _bytes(part)
     is_packed = data.startswith(SIGNATURE)
-    suffix = (
-        ".tnef"
-        if is_packed
-        else _SUFFIXES.get(kind) or (".txt" if kind.startswith("text/") else "")
-    )
+    suffix = ".txt" if kind.startswith("text/") else ""
+    suffix = ".tnef" if is_packed else _SUFFIXES.get(kind, suffix)
     if not suffix and kind in _ANYTHING:
         suffix = _suffix_by_content(data)
     shown = name or f"without a name ({kind})"

@@ -42,7 +42,7 @@ from aveyb_retrieval.indexes.store.columns import Text, word_columns
 from aveyb_retrieval.indexes.store.copies import copy_digests, thread_digest
 from aveyb_retrieval.indexes.store.languages import DocumentLanguages, rules_of, stemmer_of
 from aveyb_retrieval.indexes.store.manifest import Counts
-from aveyb_retrieval.indexes.store.rows import FORMS, NAMES, VECTOR, WORDS, fixed_lists
+from aveyb_retrieval.indexes.store.rows import CALLED, FORMS, VECTOR, WORDS, fixed_lists
 from aveyb_retrieval.indexes.store.tables import (
     CODES,
     COPY,
@@ -160,7 +160,7 @@ def make_rows(
                 "cut_tokens": encoded.n_cut,
                 "characters": int((spans[:, 1] - spans[:, 0]).sum()),
                 "words": int(of_passages[first : first + len(spans)].sum()),
-                NAMES: None,
+                CALLED: None,
                 **metadata_columns(record),
             }
         )
@@ -182,7 +182,7 @@ def make_rows(
             THREAD: [thread_digest(record.metadata) for record, _, _ in made],
             WORDS: of_texts,
             FORMS: forms,
-            NAMES: names_by_language(encoding, codes_of_texts, [record for record, *_ in made]),
+            CALLED: names_by_language(encoding, codes_of_texts, [record for record, *_ in made]),
         },
         "passages": {
             "passage": expand_passages(

@@ -54,7 +54,7 @@ from aveyb_retrieval.indexes.store.manifest import (
     version_name,
 )
 from aveyb_retrieval.indexes.store.place import CLEAN_EVERY, delete_unused
-from aveyb_retrieval.indexes.store.rows import NAMES
+from aveyb_retrieval.indexes.store.rows import CALLED
 from aveyb_retrieval.indexes.store.tables import Tables
 from aveyb_retrieval.indexes.types import silent
 from aveyb_retrieval.system import package_version
@@ -347,7 +347,7 @@ class Transaction:
             rows = dataset.take(numbers[start : start + _REWRITTEN], columns).to_pylist()
             pairs = [(row, change(row)) for row in rows]
             changed = [
-                {**row, **values, NAMES: self._names_after(row, values)}
+                {**row, **values, CALLED: self._names_after(row, values)}
                 for row, values in pairs
                 if _differ(row, values)
             ]
@@ -359,9 +359,9 @@ class Transaction:
         return rewritten
 
     def _names_after(self, row: Mapping[str, Any], values: Mapping[str, Any]) -> str | None:
-        """The column `NAMES` of a row whose `values` change."""
+        """The column `CALLED` of a row whose `values` change."""
         if not _differ(row, {name: values[name] for name in _NAMING if name in values}):
-            return row[NAMES]
+            return row[CALLED]
         new = {**row, **values}
         rules = rules_of(self.state.encoding, [row["language"] or MAIN])
         return name_words(rules, new["id"], new["title"], json.loads(new["metadata"]))

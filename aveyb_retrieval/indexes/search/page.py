@@ -67,8 +67,8 @@ def take_page(
         matches = _descending(matches)
     else:
         matches = matches.take(sorted_rows(evidence, Sort.parse(options.sort), matches))
-    shown = matches.take(slice(options.offset, options.last))
-    return Page(shown, copies, earlier)
+    shown_matches = matches.take(slice(options.offset, options.last))
+    return Page(shown_matches, copies, earlier)
 
 
 def _matching(evidence: Evidence, ranking: Iterator[Matches]) -> Iterator[Matches]:

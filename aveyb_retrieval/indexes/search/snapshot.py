@@ -24,7 +24,7 @@ from aveyb_retrieval.indexes.store.filters import no_such_field, warn_of_filter
 from aveyb_retrieval.indexes.store.languages import rules_of
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest, check_files
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory
-from aveyb_retrieval.indexes.store.rows import NAMES, WORDS
+from aveyb_retrieval.indexes.store.rows import CALLED, WORDS
 from aveyb_retrieval.indexes.store.session import check_fork
 from aveyb_retrieval.indexes.store.tables import (
     PARTS,
@@ -371,7 +371,7 @@ class Snapshot:
         selection = selection or self.everything
         texts, renamed = self.tables.texts, self._renamed
         keep = texts.alive if selection is None else partial(selection.holds, "document")
-        counts = texts.vocabulary(NAMES).counts(words)
+        counts = texts.vocabulary(CALLED).counts(words)
         if self.everything is not None:  # most of these may be hidden
             counts = [min(count, MAX_DOCUMENTS_CALLED) for count in counts]
         listed = [
@@ -379,7 +379,7 @@ class Snapshot:
             for word, count in zip(words, counts, strict=True)
             if 0 < count <= MAX_DOCUMENTS_CALLED
         ]
-        lists = dict(zip(listed, texts.postings(listed, keep, NAMES), strict=True))
+        lists = dict(zip(listed, texts.postings(listed, keep, CALLED), strict=True))
         called = []
         for word in words:
             docs = lists[word]["number"] if word in lists else np.empty(0, np.int64)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import IntArray
 
 MATCHING_SHARE = 0.5  # of the best hit's score
-Value = tuple[int, Any]  # its kind, and what is compared within the kind
+SortValue = tuple[int, Any]  # its kind, and what is compared within the kind
 _NUMBER, _DATE, _TEXT = range(3)
 
 
@@ -85,7 +85,7 @@ def sorted_rows(evidence: Evidence, sort: Sort, matches: Matches) -> IntArray:
     return np.array([*with_value, *without], np.int64)
 
 
-def _value(document: StoredDocument, sort: Sort) -> Value | None:
+def _value(document: StoredDocument, sort: Sort) -> SortValue | None:
     value: Any = document.metadata
     if sort.field in OWN:
         value = document.id if sort.field == "_id" else document.title
@@ -99,7 +99,7 @@ def _value(document: StoredDocument, sort: Sort) -> Value | None:
     return max(known) if sort.descends else min(known)
 
 
-def _comparable(value: object) -> Value | None:
+def _comparable(value: object) -> SortValue | None:
     if isinstance(value, bool) or is_number(value):
         return _NUMBER, value
     if not isinstance(value, str):

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Value = TypeVar("Value")
+Outcome = TypeVar("Outcome")
 _pool = ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 2), "aveyb-search")
 
 
-def start(work: Callable[[], Value]) -> Callable[[], Value]:
+def start(work: Callable[[], Outcome]) -> Callable[[], Outcome]:
     """Start some work in another thread; calling the result waits for its value.
 
     Work that no thread has taken up by then is done by the caller: the others were busy.

@@ -46,22 +46,24 @@ def word_columns(rules: Language, texts: Iterable[Text]) -> tuple[pa.Array, pa.A
         if is_long:
             columns += [_columns_of_long(rules, text) for text in group]
         else:
-            found = _Columns.of(rules, group)
-            columns.append((found.of_texts, found.of_passages, found.written))
-    of_texts, of_passages, forms = (pa.concat_arrays(each) for each in zip(*columns, strict=True))
+            short_columns = _Columns.of(rules, group)
+            columns.append(
+                (short_columns.of_texts, short_columns.of_passages, short_columns.written)
+            )
+    of_texts, of_passages, forms = (pa.concat_arrays(parts) for parts in zip(*columns, strict=True))
     return of_texts, of_passages, forms
 
 
 def _columns_of_long(rules: Language, text: Text) -> tuple[pa.Array, pa.Array, pa.Array]:
     """The same of one long text."""
-    in_order, beside, written, of_passages = list[str](), list[str](), dict[str, None](), []
+    in_order, second_words, written, of_passages = list[str](), list[str](), dict[str, None](), []
     for part in _parts(text):
         columns = _Columns.of(rules, [part])
         of_passages.append(columns.of_passages)
-        for column, words in zip(columns.of_texts_apart, (in_order, beside), strict=True):
+        for column, words in zip(columns.of_texts_apart, (in_order, second_words), strict=True):
             words.append(column[0].as_py().strip())
         written |= dict.fromkeys(columns.written[0].as_py().split())
-    of_text = _spaced(filter(None, [*in_order, *beside]))
+    of_text = _spaced(filter(None, [*in_order, *second_words]))
     return of_text, pa.concat_arrays(of_passages), _spaced(written)
 
 
@@ -93,33 +95,34 @@ class _Columns:
     Attributes:
         words: All words, " " last; those of the first half are in the order of a text.
         forms: Of each run, how its words are written.
-        beside: Of each run, whether it is found by another word, which is in the second half.
+        has_second_words: Of each run, whether it is found by another word, which is in the second
+            half.
         texts, passages: The runs of each `[m]`, and how many there are in each.
     """
 
     words: pa.Array
     forms: Sequence[str]
-    beside: BoolArray
+    has_second_words: BoolArray
     texts: tuple[IntArray, IntArray]
     passages: tuple[IntArray, IntArray]
 
     @property
     def of_texts(self) -> pa.Array:
-        return _stored(self.words, self.beside, *self.texts)
+        return _stored(self.words, self.has_second_words, *self.texts)
 
     @property
     def of_texts_apart(self) -> tuple[pa.Array, pa.Array]:
         """The words in order, and those that stand behind them."""
         numbers, counts = self.texts
-        more = np.flatnonzero(self.beside[numbers])
+        more = np.flatnonzero(self.has_second_words[numbers])
         rows = np.repeat(np.arange(len(counts)), counts)[more]
-        others = numbers[more] + len(self.beside)
+        others = numbers[more] + len(self.has_second_words)
         in_order = _column(self.words, numbers, counts)
         return in_order, _column(self.words, others, np.bincount(rows, minlength=len(counts)))
 
     @property
     def of_passages(self) -> pa.Array:
-        return _stored(self.words, self.beside, *self.passages)
+        return _stored(self.words, self.has_second_words, *self.passages)
 
     @property
     def written(self) -> pa.Array:
@@ -158,19 +161,25 @@ class _Columns:
             pieces += [title, *parts, *headings]
         different, numbers, firsts = _runs(pieces)
 
-        def rows(pieces: Sequence[tuple[int, int]], each: int) -> tuple[IntArray, IntArray]:
+        def rows(
+            pieces: Sequence[tuple[int, int]], ranges_per_row: int
+        ) -> tuple[IntArray, IntArray]:
             """The runs of rows, each of so many ranges of pieces: their numbers `[m]`, and how many
             there are in each.
             """
             bounds = firsts[np.array(pieces, np.int64).reshape(-1, 2)]
             counts = bounds[:, 1] - bounds[:, 0]
-            return numbers[ranges(bounds[:, 0], counts)], counts.reshape(-1, each).sum(axis=1)
+            return numbers[ranges(bounds[:, 0], counts)], counts.reshape(-1, ranges_per_row).sum(
+                axis=1
+            )
 
-        kept = "\n".join(map(rules.split_runs.__getitem__, different)).split("\n")
-        in_order, more = kept[0::3], kept[1::3]
-        words = pa.array([*(f" {each}" for each in chain(in_order, more)), " "], pa.large_string())
-        beside = np.array([bool(each) for each in more], np.bool_)
-        return cls(words, kept[2::3], beside, rows(of_texts, 1), rows(of_passages, 2))
+        run_lines = "\n".join(map(rules.split_runs.__getitem__, different)).split("\n")
+        in_order, more = run_lines[0::3], run_lines[1::3]
+        words = pa.array([*(f" {line}" for line in chain(in_order, more)), " "], pa.large_string())
+        has_second_words = np.array([bool(line) for line in more], np.bool_)
+        return cls(
+            words, run_lines[2::3], has_second_words, rows(of_texts, 1), rows(of_passages, 2)
+        )
 
 
 def _runs(pieces: Iterable[str]) -> tuple[list[str], IntArray, IntArray]:
@@ -182,22 +191,24 @@ def _runs(pieces: Iterable[str]) -> tuple[list[str], IntArray, IntArray]:
     blank = np.frombuffer(data, np.uint8) == ord(" ")
     starts = np.flatnonzero(blank[:-1] > blank[1:]) + 1
     edges = pa.py_buffer(np.append(starts, len(data)))
-    found = pa.LargeStringArray.from_buffers(
+    encoded = pa.LargeStringArray.from_buffers(
         len(starts), edges, pa.py_buffer(data)
     ).dictionary_encode()
     # each had the blanks behind it
-    runs = pc.ascii_rtrim_whitespace(found.dictionary).dictionary_encode()
+    runs = pc.ascii_rtrim_whitespace(encoded.dictionary).dictionary_encode()
     firsts = np.searchsorted(starts, np.cumsum([1, *(len(part) + 1 for part in parts)]))
-    return runs.dictionary.to_pylist(), runs.indices.to_numpy()[found.indices.to_numpy()], firsts
+    return runs.dictionary.to_pylist(), runs.indices.to_numpy()[encoded.indices.to_numpy()], firsts
 
 
-def _stored(words: pa.Array, beside: np.ndarray, numbers: IntArray, counts: IntArray) -> pa.Array:
-    """The words of rows of runs, then what these are found by `beside`, which stands behind all
-    words.
+def _stored(
+    words: pa.Array, has_second_words: np.ndarray, numbers: IntArray, counts: IntArray
+) -> pa.Array:
+    """The words of rows of runs, then the second words that these are found by, which lie behind
+    all words.
     """
-    more = np.flatnonzero(beside[numbers])
+    more = np.flatnonzero(has_second_words[numbers])
     rows = np.repeat(np.arange(len(counts)), counts)[more]
-    numbers = np.insert(numbers, np.cumsum(counts)[rows], numbers[more] + len(beside))
+    numbers = np.insert(numbers, np.cumsum(counts)[rows], numbers[more] + len(has_second_words))
     return _column(words, numbers, counts + np.bincount(rows, minlength=len(counts)))
 
 
@@ -206,7 +217,7 @@ def _written(forms: Sequence[str], numbers: IntArray, counts: IntArray) -> pa.Ar
     flat = pa.array(["", *" ".join(forms).split(" ")], pa.large_string()).dictionary_encode()
     form, of_runs = (
         flat.indices.to_numpy()[1:],
-        np.array([each.count(" ") + 1 for each in forms], np.int64),
+        np.array([form.count(" ") + 1 for form in forms], np.int64),
     )
     first, rows = np.cumsum(of_runs) - of_runs, np.repeat(np.arange(len(counts)), counts) << 32
     several = np.flatnonzero((of_runs > 1)[numbers])  # few
@@ -215,10 +226,10 @@ def _written(forms: Sequence[str], numbers: IntArray, counts: IntArray) -> pa.Ar
     every = np.insert(rows | form[first][numbers], np.repeat(several + 1, more), others)
     # where some rows begin: rows ascend
     edges = np.searchsorted(every, np.unique(every[::_AT_ONCE] & ~_LOW))
-    once = np.concatenate([pa.array(some).unique().to_numpy() for some in np.split(every, edges)])
+    once = np.concatenate([pa.array(piece).unique().to_numpy() for piece in np.split(every, edges)])
     once = once[(once & _LOW) > 0]  # without ""
     words = pa.array(
-        [*(f" {each}" for each in flat.dictionary.to_pylist()), " "], pa.large_string()
+        [*(f" {form}" for form in flat.dictionary.to_pylist()), " "], pa.large_string()
     )
     return _column(words, once & _LOW, np.bincount(once >> 32, minlength=len(counts)))
 
@@ -227,10 +238,10 @@ def _column(words: pa.Array, numbers: IntArray, counts: IntArray) -> pa.Array:
     """A text for each row `[n]`, of `counts` of some words by their numbers `[m]`, and the last of
     these words.
     """
-    ends, some = np.cumsum(counts), counts > 0
-    found = words.take(pa.array(np.insert(numbers, ends[some], len(words) - 1)))
-    edges = np.concatenate([[0], ends + np.cumsum(some)])
-    _, places, data = found.buffers()
+    ends, has_words = np.cumsum(counts), counts > 0
+    taken = words.take(pa.array(np.insert(numbers, ends[has_words], len(words) - 1)))
+    edges = np.concatenate([[0], ends + np.cumsum(has_words)])
+    _, places, data = taken.buffers()
     return pa.LargeStringArray.from_buffers(
         len(counts), pa.py_buffer(np.frombuffer(places, np.int64)[edges]), data
     )

@@ -59,8 +59,8 @@ def copy_digest(text: str) -> int:
     Two of a billion different texts have one digest with a probability of 0.03.
     """
     words, sums, is_empty = normalized_words(text), blake2b(digest_size=8), True
-    while some := list(islice(words, _WORDS_AT_ONCE)):
-        sums.update(f"{'' if is_empty else ' '}{' '.join(some)}".encode())
+    while batch := list(islice(words, _WORDS_AT_ONCE)):
+        sums.update(f"{'' if is_empty else ' '}{' '.join(batch)}".encode())
         is_empty = False
     return NO_WORDS if is_empty else int.from_bytes(sums.digest(), "little", signed=True)
 

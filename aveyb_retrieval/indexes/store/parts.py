@@ -69,12 +69,14 @@ class StoredBytes:
         firsts, ends = np.clip(firsts, 0, len(self._sure)), np.clip(ends, 0, len(self._sure))
         pairs = zip(firsts.tolist(), ends.tolist(), strict=True)
         blocks = [np.arange(first, end) for first, end in pairs if first < end]
-        wanted = np.unique(np.concatenate(blocks)) if blocks else np.empty(0, np.int64)
+        needed_blocks = np.unique(np.concatenate(blocks)) if blocks else np.empty(0, np.int64)
         with self._lock:
             if self._is_full:
-                return self._require_in_memory(wanted)
+                return self._require_in_memory(needed_blocks)
             missing = [
-                block for block in wanted[~self._sure[wanted]].tolist() if not self._is_here(block)
+                block
+                for block in needed_blocks[~self._sure[needed_blocks]].tolist()
+                if not self._is_here(block)
             ]
             runs = _runs(missing)
             try:
@@ -85,7 +87,7 @@ class StoredBytes:
                 logger.warning("%s: nothing more of the index is kept here (%s)", self._copy, error)
                 self._is_full = True
                 self._bytes = np.zeros(len(self._bytes), np.uint8)
-                return self._require_in_memory(wanted)
+                return self._require_in_memory(needed_blocks)
             return self._bytes
 
     def _require_in_memory(self, blocks: IntArray) -> npt.NDArray[np.uint8]:

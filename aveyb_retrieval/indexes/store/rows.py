@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     # A file, rows of it, and which of the numbers that were looked for these are.
     FoundRows = tuple[MappedRows, IntArray, IntArray]
 
-VECTOR, WORDS, FORMS, NAMES = "vector", "words", "forms", "names"
+VECTOR, WORDS, FORMS, CALLED = "vector", "words", "forms", "names"
 SPAN = ("start", "stop")
 MAX_PIECE_ROWS = 1 << 20  # that are merged
 MAX_DOCUMENT_NUMBER = 1 << 32  # which are there is kept in memory, a byte each

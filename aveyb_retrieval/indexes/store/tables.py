@@ -50,7 +50,7 @@ from aveyb_retrieval.indexes.store.filters import (
     quoted,
 )
 from aveyb_retrieval.indexes.store.manifest import DOCUMENTS, ROW_TABLES, Contents
-from aveyb_retrieval.indexes.store.rows import FORMS, NAMES, VECTOR, WORDS, RowTable
+from aveyb_retrieval.indexes.store.rows import CALLED, FORMS, VECTOR, WORDS, RowTable
 from aveyb_retrieval.indexes.store.session import damage
 from aveyb_retrieval.indexes.store.words import PLAIN
 from aveyb_retrieval.indexes.types import (
@@ -217,7 +217,7 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field("folder", pa.string()),
                 pa.field("pages", pa.large_string()),
                 pa.field("edits", pa.large_string()),
-                pa.field(NAMES, pa.large_string()),
+                pa.field(CALLED, pa.large_string()),
             ]
         ),
         "texts": pa.schema(
@@ -228,7 +228,7 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field(THREAD, pa.int64()),
                 pa.field(WORDS, pa.large_string()),
                 *([] if encoding.language == PLAIN else [pa.field(FORMS, pa.large_string())]),
-                pa.field(NAMES, pa.large_string()),
+                pa.field(CALLED, pa.large_string()),
                 *(codes if encoding.tokens_of == "document" else []),
             ]
         ),
@@ -307,7 +307,7 @@ class Tables:
     ) -> Tables:
         described, tables = schemas(encoding), dict[str, RowTable]()
         for name in ROW_TABLES:
-            listed = (WORDS, FORMS, NAMES)
+            listed = (WORDS, FORMS, CALLED)
             columns = [column for column in listed if column in described[name].names]
             tables[name] = RowTable(
                 root,
@@ -481,8 +481,8 @@ class Tables:
 
     def renamed(self) -> dict[int, str]:
         """The words of id, title and metadata of documents whose lists of names are of others."""
-        rows = self.documents.scan(["doc", NAMES], f"{NAMES} IS NOT NULL").to_pydict()
-        return dict(zip(rows["doc"], rows[NAMES], strict=True))
+        rows = self.documents.scan(["doc", CALLED], f"{CALLED} IS NOT NULL").to_pydict()
+        return dict(zip(rows["doc"], rows[CALLED], strict=True))
 
     def light(self, kind: Kind) -> tuple[IntArray, FloatArray]:
         """Numbers `[n]`, ascending, and weights `[n]` of all vectors that weigh less than 1."""

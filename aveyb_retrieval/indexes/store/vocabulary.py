@@ -192,17 +192,17 @@ class WordSet:
             counts = np.bincount(
                 np.repeat(np.arange(len(starts)), inside)[is_head], minlength=len(starts)
             )
-        some = starts < stops  # the first word of each is a head, too
-        sizes = np.where(some, counts + 1, 0)
+        is_filled = starts < stops  # the first word of each is a head, too
+        sizes = np.where(is_filled, counts + 1, 0)
         source = np.repeat(np.arange(len(starts)), sizes)
         firsts = np.cumsum(sizes) - sizes
         heads_of = np.empty(len(source), np.int64)
         is_first = np.zeros(len(source), np.bool_)
-        is_first[firsts[some]] = True
-        heads_of[is_first], heads_of[~is_first] = starts[some], later
+        is_first[firsts[is_filled]] = True
+        heads_of[is_first], heads_of[~is_first] = starts[is_filled], later
         ends = np.append(heads_of[1:], 0)
-        lasts = (firsts + sizes)[some] - 1
-        ends[lasts] = stops[some]
+        lasts = (firsts + sizes)[is_filled] - 1
+        ends[lasts] = stops[is_filled]
         byte = self.data[self.offsets[heads_of] + depth].astype(np.int64)
         return _Children(source, byte, heads_of, ends)
 

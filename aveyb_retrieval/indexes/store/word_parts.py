@@ -208,8 +208,8 @@ def _run(
         token_rows = np.searchsorted(offsets, starts + begin, side="right") - 1
         sizes += np.bincount(token_rows, minlength=len(sizes))
         # a word and a row in one number, so that a word's rows ascend
-        some, times = np.unique(token_words << 32 | token_rows, return_counts=True)
-        keys.append(some)
+        distinct_keys, times = np.unique(token_words << 32 | token_rows, return_counts=True)
+        keys.append(distinct_keys)
         counts.append(times)
     together = np.concatenate(keys)
     order = np.argsort(together, kind="stable")
