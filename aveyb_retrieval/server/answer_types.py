@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from aveyb_retrieval.documents.records import UNITS
 from aveyb_retrieval.indexes.search.quotes import QuoteCheck
 from aveyb_retrieval.indexes.search.reading import Match
 
@@ -24,6 +25,7 @@ DocumentId = Annotated[str, Meta(description="Id of the document")]
 VersionName = Annotated[str, Meta(description="Version of the index")]
 ModelName = Annotated[str, Meta(description="Name of the model")]
 Documents = Annotated[int, Meta(ge=0, description="How many documents the index has")]
+PageUnit = Annotated[str, Meta(description=f"What that page is: {', '.join(UNITS)}")]
 Place = Annotated[int, Meta(ge=0, description="Which of the texts given it is, counted from 0")]
 Message = Annotated[str, Meta(description="What is wrong, and what to do")]
 
@@ -46,9 +48,7 @@ class Passage(Answer, frozen=True, kw_only=True):
     scores: dict[str, float]
     page: Count | None
     page_label: str | None
-    page_unit: Annotated[
-        str | None, Meta(description="What that page is: page, slide, sheet, line, file, time")
-    ]
+    page_unit: PageUnit | None
     pages: Span | None
 
 
@@ -80,9 +80,7 @@ class Hit(Answer, frozen=True, kw_only=True):
     scores: dict[str, float]
     page: Count | None
     page_label: str | None
-    page_unit: Annotated[
-        str | None, Meta(description="What that page is: page, slide, sheet, line, file, time")
-    ]
+    page_unit: PageUnit | None
     pages: Span | None
     text: str | UnsetType = UNSET
 
