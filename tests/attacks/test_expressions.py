@@ -27,7 +27,7 @@ WORST = 8.0  # times as long for a text FACTOR times as long; 16 would be quadra
 
 # Expressions that only ever see a text of bounded length.
 BOUNDED = {
-    "aveyb_retrieval.encoder.network.checkpoints._ENCODER_NAME": "the name of a tensor",
+    "aveyb_retrieval.encoder.network.tensors._ENCODER_NAME": "the name of a tensor",
 }
 # Expressions that are put together where they are used: what may be in them, and what they are
 # given.

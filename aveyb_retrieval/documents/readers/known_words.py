@@ -9,7 +9,8 @@ from functools import cache
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
 
 _WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
-_TOKEN = re.compile(r"[^\s]*[^\W\d_][^\s]*")  # what is set as a word, signs within it included
+# what is set as a word, signs within it included
+_TOKEN = re.compile(r"(?<!\S)(?:(?![^\W\d_])\S)*+[^\W\d_]\S*")
 _EDGES = ".,;:!?()[]{}\"'\u2018\u2019\u201c\u201d\u00ab\u00bb"
 _MAX_WORDS = 300  # of a page, that are looked up
 _MIN_LETTERS = 3  # of a word that is looked up among the model's

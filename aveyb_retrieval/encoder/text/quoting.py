@@ -42,7 +42,7 @@ _WROTE = re.compile(  # in the languages of mail programs
     r"|написал\(а\)|добавив|写道|寫道|のメール|のメッセージ|書きました|작성|เขียน|ने लिखा",
     re.IGNORECASE,
 )
-_ADDRESS = re.compile(r"[^\s<>@]+@[^\s<>@]+")
+_ADDRESS = re.compile(r"(?<![^\s<>@])[^\s<>@]+@[^\s<>@]+")
 _NAMED_ADDRESS = re.compile(r"<[^\s<>@]+@[^\s<>@]+>")
 _TIME = re.compile(r"\d{1,2} ?[:.h時点시] ?\d{2}|\d{1,2} ?時")
 _YEAR = re.compile(r"(?:19|20)\d\d|\d{1,2}[./-]\d{1,2}[./-]\d{2}")
@@ -55,7 +55,7 @@ _FORWARDED = (
     *("ursprungligt meddelande", "oprindelig meddelelse", "opprinnelig melding"),
     *("wiadomość oryginalna", "исходное сообщение", "原始邮件", "原始信件", "元のメッセージ"),
 )
-_RULED = re.compile(r"[-_—=*]{2,}(?P<words>[^\n]*[^\W_])[^\n]*\Z")
+_RULED = re.compile(r"[-_—=*]{2,}+(?P<words>[^\n]*[^\W_])[^\n]*\Z")
 _BEGIN_FORWARDED = re.compile(
     r"(?:begin forwarded message|anfang der weitergeleiteten nachricht|"
     r"début du message (?:réexpédié|transféré)|inizio messaggio inoltrato|"
@@ -112,7 +112,8 @@ class _Line(NamedTuple):
 
 
 _SIGN = re.compile(
-    rf"^[ \t]{{0,3}}[>＞|]|^--[ \t]?$|^[-_—=*]{{2,}}[^\n]*\w|[-_—=*]{{5,}}[ \t]*$|^{_FROM.pattern}",
+    rf"^[ \t]{{0,3}}[>＞|]|^--[ \t]?$|^[-_—=*]{{2}}[^\n]*\w"
+    rf"|(?<![-_—=*])[-_—=*]{{5,}}+[ \t]*$|^{_FROM.pattern}",
     re.MULTILINE,
 )
 _COLON_AT_END = re.compile(r"[:：]\]?[ \t]*$", re.MULTILINE)
