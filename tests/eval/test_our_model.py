@@ -4,8 +4,6 @@ passages.
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -102,25 +100,3 @@ def test_options_reach_the_index(run):
     assert full_result.system.precision == "float32"
     _, limited = run("--max-tokens", 20, "--mode", "dense")
     assert full != limited
-
-
-def test_passages_of_a_real_model(tmp_path, model_folder):
-    folder = write_folder(tmp_path / "toy", spans=True)
-    arguments = [
-        "passages",
-        "--data",
-        str(folder),
-        "--model",
-        str(model_folder),
-        "--json",
-        "--quiet",
-    ]
-    done = CliRunner().invoke(main, arguments)
-    assert done.exit_code == 0, done.output
-    late, fixed = json.loads(done.stdout)
-    for scores in (late, fixed):
-        assert scores["mean"]["recall@10"] > 0.9  # ten splits cover most of these short texts
-        assert 0 < scores["mean"]["precision@10"] < 1
-    assert late["mean_passage_characters"] == pytest.approx(
-        fixed["mean_passage_characters"], rel=0.3
-    )

@@ -187,8 +187,10 @@ def test_a_reader_that_follows_a_writer_keeps_the_words_of_its_version_alone(
     with Retriever.load(root, model=model) as reader, Index.open(root, model=model) as index:
         for number in range(4):
             assert reader.search("+word1 wor*", operators=True)
-            for words in reader._engine.snapshot.tables.texts.words.values():
-                assert list(words._opened) == [part.file for part in words.parts]
+            lists = reader._engine.snapshot.tables.texts.words
+            for words in lists.values():
+                assert set(words._opened) <= {part.file for part in words.parts}
+            assert any(words._opened for words in lists.values())
             index.add([{"_id": f"new{number}", "text": "word1 anew"}])
             index.compact()
             reader.reopen()
