@@ -1,7 +1,8 @@
 """AveyBConfig: the sizes of an Avey-B model, and each choice that the paper and its released code
 make differently.
 
-The defaults and `paper_*` follow the text of the paper, `released_*` the authors' code and
+The defaults and `paper_*` follow the text of the paper but for what docs/differences.md lists (the
+tail of a short split, norms, a residual, bounded weights), `released_*` the authors' code and
 checkpoints, `mini` is a small shape for CPUs. One choice is the same everywhere and therefore not a
 field: the ranker's scores, choice and weights are float32.
 """
@@ -109,7 +110,7 @@ class AveyBConfig(SettingsConfig):
         expansion_factor: The enricher's output is `expansion_factor * d` wide.
         tail_share: Which share of it, the tail, goes through the contextualizer. 0.5: half of the
             tail is mixed, half gates; the rest bypasses the contextualizer.
-        layer_pattern: "static" or "dynamic" for each layer; None alternates, static first.
+        layer_pattern: "static" or "dynamic" for each layer; `()` alternates, static first.
 
     Choices:
         enricher_activation: "relu2" in the paper | "gelu" in the released code; so below.
@@ -119,7 +120,7 @@ class AveyBConfig(SettingsConfig):
         similarity_norm: Of the rows of a dynamic layer, "sum", S / (sum S + eps) | "l1",
             S / max(sum abs S, 1e-12).
         learned_residual: The residual is scaled by a learned scalar per layer, False | True.
-        final_norm: An RMSNorm after the last layer, True (as in Avey, appendix H) | False.
+        final_norm: An RMSNorm after the last layer, True (as in appendix H of Avey) | False.
         weight_norm: A retrieved split is weighted by score / highest | score / lowest among the
             chosen.
         retrieved_order: "sequence" | "score" (highest first); missing splits are zeros on the left

@@ -44,7 +44,10 @@ _TENSOR = re.compile(r"^(?:[A-Za-z_]\w*\.)*?(wte\.weight|blocks\.\d+\..+|ln_f\.w
 
 
 class AveyContextualizer(nn.Module):
-    """`gate * ((tril(V) * cosines) mixed)` over the tokens of a context (eq. 2)."""
+    """`gate * ((tril(V) * cosines) mixed)` over the tokens of a context.
+
+    This is equation 2 without its activation; the mixed half stands on the left.
+    """
 
     def __init__(self, settings: AveySettings) -> None:
         super().__init__()

@@ -1,7 +1,9 @@
 """Avey-B as its paper writes it: one file to read with the paper, by the names of its equations.
 
-The encoder in `aveyb_retrieval.encoder` is fast and says the same. This one is plain torch, imports
-nothing of it, and has the choices that the paper compares and leaves (tables 4, 6 and 10).
+The encoder in `aveyb_retrieval.encoder` is fast and gives the same, but for weights whose divisor
+is near 0 (`Ranker.weights`). This one is plain torch, imports nothing of it, and has the choices
+that the paper compares and leaves (tables 4, 6 and 10). As in the encoder there are an RMSNorm in
+front of equation 1, a bias in 3, the gate of 2 in 4 and in 7, and a residual in 8.
 """
 
 from __future__ import annotations
@@ -104,7 +106,7 @@ class ReferenceLayer(nn.Module):
         mixed = self.mix(Z_tr)
         if self.b_mix is not None:
             mixed = mixed + self.b_mix[: X.shape[1], None]
-        c = Z_tl * relu(mixed)
+        c = Z_tl * relu(mixed)  # bias, activation and gate of equations 2, 4 and 7
         return X + linear(torch.cat([Z_h, c], dim=-1), self.O, self.o)  # equation 3
 
     def mix(self, Z: torch.Tensor) -> torch.Tensor:

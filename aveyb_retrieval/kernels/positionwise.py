@@ -164,11 +164,15 @@ def fuse(
 
 
 def project_joined(joined: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    """`fuse` without the residual, where context and bypass stand side by side: one product, and no
-    copy.
+    """`fuse` without the residual, for bypass and context in one tensor: one product, and no copy.
 
-    Of `[n, T, Dc + Db]`, whose rows may be strided, the fuser's matrix `[D, Dc + Db]` and its bias:
-    `[n, T, D]`.
+    Args:
+        joined: `[n, T, Db + Dc]`, bypass and context; rows may be strided.
+        weight: `[D, Db + Dc]`, the fuser's matrix.
+        bias: `[D]`.
+
+    Returns:
+        `[n, T, D]`.
     """
     # addmm on two axes, whose rows may be strided: linear on three would copy them.
     return torch.addmm(bias, joined.flatten(0, 1), weight.T).view(*joined.shape[:-1], len(bias))

@@ -67,7 +67,7 @@ def choose(
 
 
 def split_weights(choice: Choice, settings: EncoderSettings) -> np.ndarray:
-    """Return the weights float32 `[n, k]` of chosen splits: score over highest score (section 3.1).
+    """Return the weights float32 `[n, k]` of chosen splits: score over highest or lowest score.
 
     `Ranker.weights` says what becomes of small divisors.
     """

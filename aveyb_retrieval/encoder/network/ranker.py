@@ -206,7 +206,8 @@ class Ranker(nn.Module):
         return scores.index_put((current, slot), found)
 
     def weights(self, rows: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Return the weights float32 `[n, k]` of chosen splits: score over highest or lowest score.
+        """Return the weights float32 `[n, k]` of chosen splits (section 3.1): score over highest or
+        lowest score.
 
         A divisor d that is small beside the scores, |d| < f = max |score| / `max_split_weight`, is
         replaced by f^2 / d. So no weight is larger than `max_split_weight`, and as d passes through

@@ -190,7 +190,7 @@ def test_a_graph_takes_splits_in_parts_and_gives_the_same_bits(
 @torch.no_grad()
 def test_fused_layers_give_what_the_layers_give(preset: str, backend: Backend) -> None:
     config = PRESETS[preset](vocab_size=50, hidden_size=16, num_hidden_layers=3, split_size=32)
-    layers = [AveyBLayer(config, kind) for kind in ("static", "dynamic", "static")]
+    layers = [AveyBLayer(config.settings, kind) for kind in ("static", "dynamic", "static")]
     for layer in layers:
         for parameter in layer.parameters():
             torch.nn.init.normal_(parameter, std=0.3)
