@@ -205,6 +205,19 @@ def test_the_help_of_a_command_ends_with_examples_of_it(named: str) -> None:
         assert subcommand == ["serve"] or words[1 : 1 + len(subcommand)] == subcommand
 
 
+GROUPS = {
+    name: command for name, command in EVERY_COMMAND.items() if isinstance(command, click.Group)
+}
+
+
+@pytest.mark.parametrize("named", GROUPS)
+def test_the_help_of_a_group_lists_its_commands(named: str) -> None:
+    group = GROUPS[named]
+    shown = CliRunner().invoke(group, ["--help"]).output
+    listed = shown.partition("\nCommands:\n")[2].splitlines()
+    assert {line.split()[0] for line in listed if re.match(r"  \S", line)} == set(group.commands)
+
+
 @pytest.mark.parametrize("named", LEAVES)
 def test_long_help_is_in_sections_that_hold_every_option_once(named: str) -> None:
     command = LEAVES[named]

@@ -254,6 +254,11 @@ class Commands(Command, click.Group):
         super().__init__(*arguments, **options)
         self.resumable = resumable
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options, then the commands."""
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
     def add_command(self, cmd: click.Command, name: str | None = None) -> None:
         """Add a command whose numbers are checked."""
         check_numbers(cmd)
