@@ -40,17 +40,6 @@ LOADING_ERRORS = (
     StrictDataclassError,
 )
 
-# Choices that the paper compares and the encoder does not have, and who has them.
-_CHOICES_OF_OTHERS = {
-    "ranker_direction": "ReferenceAveyB",
-    "compressor": "ReferenceAveyB",
-    "coupled": "ReferenceAveyB",
-    "funnel_after": "FunnelAveyBConfig",
-    "funnel_factor": "FunnelAveyBConfig",
-    "funnel_pool": "FunnelAveyBConfig",
-    "funnel_recovery": "FunnelAveyBConfig",
-}
-
 
 class SettingsConfig(transformers.PreTrainedConfig):
     """A configuration of transformers around `Settings`: its fields are theirs, and checked.
@@ -151,17 +140,6 @@ class AveyBConfig(SettingsConfig):
 
     tie_word_embeddings: bool = True
     max_position_embeddings: int = -1  # sentence-transformers reads -1 as "no limit"
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        """Refuse choices that the model does not have, and check every field."""
-        for name, owner in _CHOICES_OF_OTHERS.items():
-            is_own = name in self.settings_type.__struct_fields__
-            if not is_own and kwargs.get(name) is not None:
-                raise ConfigError(
-                    f"AveyBConfig.{name} is {kwargs[name]!r}, a choice that {owner} alone has; use"
-                    " that, or leave it out"
-                )
-        super().__post_init__(**kwargs)
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> Any:

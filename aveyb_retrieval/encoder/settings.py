@@ -31,6 +31,16 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 10)]
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e30)]
 Share = Annotated[float, msgspec.Meta(gt=0, le=1)]
 
+# Choices that the paper compares and the encoder does not have, and who has them.
+_CHOICES_OF_OTHERS = {
+    "ranker_direction": "ReferenceAveyB",
+    "compressor": "ReferenceAveyB",
+    "coupled": "ReferenceAveyB",
+    "funnel_after": "FunnelAveyBConfig",
+    "funnel_factor": "FunnelAveyBConfig",
+    "funnel_pool": "FunnelAveyBConfig",
+    "funnel_recovery": "FunnelAveyBConfig",
+}
 _FIELD = re.compile(r"`\$\.(\w+)")
 _MOST_DIGITS = 64  # bits of a number that a message shows
 
@@ -61,7 +71,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError(f"{owner}: {error}") from error
             name = match[1]
             raise ConfigError(
-                f"{owner}.{name} is {_shown(given[name])}; {requirement(cls, name)}"
+                f"{owner}.{name} is {_shown(given[name])}; {_requirement_of(cls, name)}"
             ) from error
         return settings.completed(owner)
 
@@ -133,6 +143,21 @@ class EncoderSettings(Settings, frozen=True, kw_only=True):
             )
         return msgspec.structs.replace(self, layer_pattern=pattern)
 
+    @classmethod
+    def read(cls, fields: Mapping[str, Any], owner: str) -> Self:
+        """Return the settings that fields mean; see `Settings.read`.
+
+        Raises:
+            ConfigError: as there, or a choice that the encoder does not have.
+        """
+        for name, other in _CHOICES_OF_OTHERS.items():
+            if name not in cls.__struct_fields__ and fields.get(name) is not None:
+                raise ConfigError(
+                    f"AveyBConfig.{name} is {fields[name]!r}, a choice that {other} alone has; use"
+                    " that, or leave it out"
+                )
+        return super().read(fields, owner)
+
     @property
     def mixed_size(self) -> int:
         """m, the width of the part that is mixed; the gate is as wide, the bypassed head takes the
@@ -196,20 +221,26 @@ def settings_of(folder: Path) -> EncoderSettings:
     stored = read_object(path)
     if not path.is_file():
         raise ModelError(f"{folder}: no config.json; name a folder that holds a model")
+    check_model_type(stored, path)
     if is_released(stored):
         stored = released_fields(stored, str(path))
-    elif stored.get("model_type") != MODEL_TYPE:
-        raise ModelError(
-            f"{path}: model_type is {stored.get('model_type')!r}, only {MODEL_TYPE!r} can be"
-            " loaded; name an Avey-B model, for these weights would leave most of one at random"
-        )
     try:
         return EncoderSettings.read(stored, "AveyBConfig")
     except ConfigError as error:
         raise ModelError(f"{folder}: {error}") from error
 
 
-def requirement(kind: type[Settings], name: str) -> str:
+def check_model_type(stored: Mapping[str, Any], path: Path, wanted: str = MODEL_TYPE) -> None:
+    """Raise ModelError where a configuration is of another kind of model; the authors' pass."""
+    kind = stored.get("model_type")
+    if kind != wanted and not is_released(stored):
+        raise ModelError(
+            f"{path}: model_type is {kind!r}, only {wanted!r} can be loaded; name an Avey-B model,"
+            " for these weights would leave most of one at random"
+        )
+
+
+def _requirement_of(kind: type[Settings], name: str) -> str:
     """Say what the value of a field must be."""
     (info,) = (
         field.type

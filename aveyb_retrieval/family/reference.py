@@ -18,7 +18,8 @@ from torch.nn.functional import linear, normalize, pad, relu, rms_norm
 from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
-    from aveyb_retrieval import AveyBConfig, AveyBModel
+    from aveyb_retrieval import AveyBModel
+    from aveyb_retrieval.encoder.settings import EncoderSettings
 
 # What the paper fixes. A model with other values, such as a released one, is another model.
 PAPER = {
@@ -73,17 +74,18 @@ class PaperChoices:
 class ReferenceLayer(nn.Module):
     """A layer of the neural processor on contexts `X` `[n, C, d]`: equations 1 to 7."""
 
-    def __init__(self, layer: Any, config: AveyBConfig, choices: PaperChoices, tokens: int) -> None:
+    def __init__(
+        self, layer: Any, settings: EncoderSettings, choices: PaperChoices, tokens: int
+    ) -> None:
         """Copy the parameters of an encoder's layer, and draw those that it lacks.
 
         Args:
             layer: a layer of `AveyBModel`.
-            config: the model's.
+            settings: the model's.
             choices: what to do otherwise.
             tokens: C, the tokens of a full context.
         """
         super().__init__()
-        settings = config.settings
         self.eps, self.norm_eps = settings.similarity_eps, settings.norm_eps
         self.similarity_norm, self.coupled = choices.similarity_norm, choices.coupled
         self.sizes = [settings.bypass_size, settings.mixed_size, settings.mixed_size]
@@ -156,8 +158,9 @@ class ReferenceAveyB(nn.Module):
         if compresses and model.ranker.down_proj is not None:
             self.P = _copy(model.ranker.down_proj)
         tokens = self.S if compresses else (self.k + 1) * self.S
+        settings = config.settings
         self.layers = nn.ModuleList(
-            ReferenceLayer(layer, config, choices, tokens) for layer in model.layers
+            ReferenceLayer(layer, settings, choices, tokens) for layer in model.layers
         )
         self.final_norm = None if model.ln_f is None else _copy(model.ln_f.weight)
 

@@ -4,13 +4,16 @@ contradictions.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from aveyb_retrieval.encoder.network.model import AveyBModel
-from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.encoder.network.split_encoder import InferenceModel
+from aveyb_retrieval.encoder.settings import settings_of
+from aveyb_retrieval.errors import ConfigError, ModelError
 from tests.encoder.models import small_config, small_model
 from tests.encoder.test_model import padded, random_texts
 
@@ -104,3 +107,20 @@ def test_a_saved_model_is_the_same(switch: str, tmp_path: Path) -> None:
 def test_values_out_of_range_name_the_field(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         small_config("paper", **fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "owner"),
+    [("compressor", "none", "ReferenceAveyB"), ("funnel_after", 1, "FunnelAveyBConfig")],
+)
+def test_a_folder_with_a_choice_of_others_is_not_read_without_it(
+    name: str, value: Any, owner: str, tmp_path: Path
+) -> None:
+    small_model("paper").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {name: value}))
+    words = f"{name} is {value!r}, a choice that {owner} alone has"
+    with pytest.raises(ModelError, match=words):
+        InferenceModel.load(tmp_path)
+    with pytest.raises(ModelError, match=words):
+        settings_of(tmp_path)

@@ -21,6 +21,7 @@ from aveyb_retrieval.encoder.folders import (
     read_object,
 )
 from aveyb_retrieval.encoder.languages.folder import languages_folder
+from aveyb_retrieval.encoder.settings import MODEL_TYPE
 from aveyb_retrieval.errors import IndexFormatError, ModelError, extra_for
 
 if TYPE_CHECKING:
@@ -128,7 +129,7 @@ def _runs_onnx(folder: Path, device: str, precision: str) -> bool:
 def is_aveyb(folder: Path) -> bool:
     """Whether the configuration in a model folder is one of ours, or of the authors' format."""
     config = read_object(folder / "config.json")
-    return config.get("model_type") == "avey-b" or is_released(config)
+    return config.get("model_type") == MODEL_TYPE or is_released(config)
 
 
 def minilm_folder() -> Path:

@@ -199,10 +199,9 @@ class WindowEncoder(TextEncoder):
             count = len(job.cuts)
             if late:
                 passages, tokens = self._late(job)
-            elif one is not None and len(job.cuts) == 1:
-                passages, tokens = vectors[one : one + 1], codes[one : one + count]
             else:
-                passages, tokens = vectors[first : first + count], codes[first : first + count]
+                start = one if one is not None and count == 1 else first
+                passages, tokens = vectors[start : start + count], codes[start : start + count]
             total = (job.counts[:, None] * passages).sum(axis=0)
             length = float(np.linalg.norm(total))
             mean = (total / length if length else total).astype(np.float32)

@@ -26,7 +26,7 @@ from aveyb_retrieval.encoder.network.tensors import (
     no_weights,
     released_tensors,
 )
-from aveyb_retrieval.encoder.settings import released_fields
+from aveyb_retrieval.encoder.settings import check_model_type, released_fields
 from aveyb_retrieval.errors import ModelError, first_line
 
 if TYPE_CHECKING:
@@ -244,12 +244,7 @@ def read_settings(
             )
         return {}
     settings = read_object(Path(path))
-    stored_kind = settings.get("model_type")
-    if stored_kind != kind and not is_released(settings):
-        raise ModelError(
-            f"{path}: model_type is {stored_kind!r}, only {kind!r} can be loaded; name"
-            " an Avey-B model, for these weights would leave most of one at random"
-        )
+    check_model_type(settings, Path(path), kind)
     return settings
 
 
