@@ -57,11 +57,12 @@ def section(name: str, command: click.Command) -> str:
     arguments = [p for p in command.params if isinstance(p, click.Argument)]
     options = [p for p in command.params if isinstance(p, click.Option)]
     usage = [name, *(["[OPTIONS]"] if options else []), *(argument_name(p) for p in arguments)]
-    lines += ["    " + " ".join(usage), "", *example_block(command), "| option | |", "|---|---|"]
+    lines += ["    " + " ".join(usage), "", *example_block(command)]
+    lines += ["| option | |", "|---|---|"] if options else []
     for name_of_section, members in sections(command).items():
         lines += [] if name_of_section == "Options" else [f"| **{name_of_section}** | |"]
         lines += [f"| {option_name(p)} | {option_help(p)} |" for p in members]
-    return "\n".join([*lines, ""])
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def example_block(command: click.Command) -> list[str]:

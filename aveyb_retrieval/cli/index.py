@@ -609,12 +609,12 @@ def unpublish(ids: tuple[str, ...], to: str, **options: Any) -> None:
     "--per-document", type=int, help="With passages: at most N of one document.", metavar="N"
 )
 @click.option(
-    "--diversity", type=float, help="With passages: lower those that resemble better ones, 0 to 1."
+    "--diversity", type=float, help="With passages: lower those that resemble better hits, 0 to 1."
 )
 @click.option(
     "--fold/--no-fold",
     default=True,
-    help="Name copies of better hits with these, or show them, too.",
+    help="Fold copies into the best of them, or show each as a hit.",
 )
 @click.option("--passages", default=1, help="Passages to show per document.")
 @click.option(
