@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
     from datasets import Dataset
 
+    from aveyb_retrieval.training.run_folder import TrainingRun
     from aveyb_retrieval.training.tasks import Task
 
 FILE = click.Path(path_type=Path, dir_okay=False)
@@ -75,7 +76,7 @@ class PairSource:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunOptions:
     """A run folder, and where and how its run computes."""
 
     out: Path
@@ -83,10 +84,13 @@ class Run:
     device: str
     threads: int | None
 
-    def prepare(self) -> dict[str, Any]:
-        """Limit torch's threads; return the arguments that all training functions share."""
+    def start(self, data: dict[str, Any]) -> TrainingRun:
+        """Limit torch's threads; return the run of inputs with these fingerprints."""
+        from aveyb_retrieval.training.run_folder import TrainingRun
+
         set_threads(self.threads)
-        return {"resume": self.resume, "device": None if self.device == "auto" else self.device}
+        device = None if self.device == "auto" else self.device
+        return TrainingRun(self.out, data, self.resume, device)
 
     def report(self, figures: Mapping[str, float] | None = None) -> None:
         """Print where the model is; after Ctrl-C, how to continue (exit code 130, as shells use for
@@ -114,7 +118,7 @@ THREADS = click.option(
 )
 RUN = common.gather(
     "run",
-    Run,
+    RunOptions,
     click.option(
         "-o",
         "--out",
@@ -247,7 +251,7 @@ def mlm(
     field: str,
     vocabulary: str | None,
     fields: dict[str, Any],
-    run: Run,
+    run: RunOptions,
 ) -> dict[str, float]:
     """Pre-training on FILES, with the paper's recipe as defaults.
 
@@ -267,16 +271,13 @@ def mlm(
     if objective == "causal" and "mask_rate" in explicit:
         raise ConfigError("--mask-rate is for --objective masked: nothing else is masked")
     chosen = replace(recipe(objective, preset if model is None else None), **explicit)
-    options = run.prepare()
     words = open_vocabulary(vocabulary, model)
-    texts, data = (
-        islice(read_texts(files, field=field), documents),
-        fingerprints(files) | {"documents": documents},
-    )
+    started = run.start(fingerprints(files) | {"documents": documents})
+    texts = islice(read_texts(files, field=field), documents)
     made = starting_model(
         model, preset, words, seed=chosen.seed, fields=fields, objective=objective
     )
-    figures = pretrain(made, words, texts, run.out, data=data, settings=chosen, **options)
+    figures = pretrain(made, words, texts, started, settings=chosen)
     run.report(figures)
     return figures
 
@@ -388,7 +389,7 @@ def contrastive(
     query_prompt: str | None,
     document_prompt: str | None,
     settings: ContrastiveSettings,
-    run: Run,
+    run: RunOptions,
 ) -> None:
     """Fine-tune on pairs or triplets from FILES (JSON lines: query, positive,
     optionally negative).
@@ -396,19 +397,17 @@ def contrastive(
     from aveyb_retrieval.training.contrastive import train_contrastive
     from aveyb_retrieval.training.sentence_trainer import sentence_model
 
-    options = run.prepare()
     pairs, data = source.open(negative=negative)
+    started = run.start(data | {"model": model})
     prompts = {"query": query_prompt, "document": document_prompt}
     set_prompts = {name: text for name, text in prompts.items() if text is not None}
     student, vocabulary = sentence_model(model, run.out / "start", set_prompts)
     train_contrastive(
         student,
         pairs,
-        run.out,
+        started,
         tokenizer=vocabulary,
-        data=data | {"model": model},
         settings=settings,
-        **options,
     )
     run.report()
 
@@ -447,7 +446,7 @@ def distill(
     queries: tuple[Path, ...],
     field: str,
     settings: DistillSettings,
-    run: Run,
+    run: RunOptions,
 ) -> None:
     """Distill the vectors and scores of one or more teachers into a student; they are cached in
     OUT.
@@ -464,24 +463,22 @@ def distill(
         raise click.UsageError(
             f"--teacher-prompts is given {len(prompts)} times for {len(teachers)} --teacher"
         )
-    options = run.prepare()
-    student, vocabulary = sentence_model(model, run.out / "start", {})
     several = [Teacher(teacher, prompt) for teacher, prompt in zip_longest(teachers, prompts)]
     alone = len(teachers) == 1 and not prompts
     data = fingerprints(files) | {
         "model": model,
         "teacher": teachers[0] if alone else list(map(asdict, several)),
     }
+    started = run.start(data | ({"queries": fingerprints(queries)} if queries else {}))
+    student, vocabulary = sentence_model(model, run.out / "start", {})
     train_distill(
         student,
         list(read_texts(files, field=field)),
         teachers[0] if alone else several,
-        run.out,
+        started,
         tokenizer=vocabulary,
-        data=data | ({"queries": fingerprints(queries)} if queries else {}),
         queries=list(read_texts(queries, field=field)),
         settings=settings,
-        **options,
     )
     run.report()
 
@@ -570,19 +567,17 @@ def _train_head(
     model: str | None,
     validation: tuple[Path, ...],
     settings: TaskSettings,
-    run: Run,
+    run: RunOptions,
 ) -> dict[str, float]:
     import torch
 
     from aveyb_retrieval.training.tasks import train_task
 
-    options = run.prepare()
+    held_out = {f"validation {name}": value for name, value in fingerprints(validation).items()}
+    started = run.start(fingerprints(files) | held_out | {"model": model})
     torch.manual_seed(settings.seed)  # the head's start
     task = prepare(files, validation, model, settings)
-    data = fingerprints(files) | {
-        f"validation {name}": value for name, value in fingerprints(validation).items()
-    }
-    figures = train_task(task, run.out, data=data | {"model": model}, settings=settings, **options)
+    figures = train_task(task, started, settings=settings)
     run.report(figures)
     return figures
 

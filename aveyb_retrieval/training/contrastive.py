@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.model import Model
     from aveyb_retrieval.indexes.search.options import Mode
     from aveyb_retrieval.indexes.types import EmbedderLike, FloatArray, Progress
+    from aveyb_retrieval.training.run_folder import TrainingRun
 
 # Names of the sides in data sets; the first one that a row has is taken.
 SIDES = {
@@ -209,13 +210,10 @@ def duplicate_labels(pairs: Dataset) -> list[list[int]]:
 def train_contrastive(
     model: SentenceTransformer,
     pairs: Dataset,
-    folder: str | Path,
+    run: TrainingRun,
     *,
-    data: dict[str, Any],
     tokenizer: Tokenizer | None = None,
     settings: ContrastiveSettings | None = None,
-    resume: bool = False,
-    device: str | None = None,
 ) -> Path:
     """Fine-tune on rows of `read_pairs`, with the model's own prompts; see
     `train_sentence_model`.
@@ -239,17 +237,14 @@ def train_contrastive(
             scale=settings.scale,
             dimensions=settings.matryoshka,
         ),
-        folder,
+        run,
         title="Contrastive fine-tuning",
-        data=data,
         tokenizer=tokenizer,
         settings=settings,
         recorded={"prompts": prompts},
         prompts=prompts if any(prompts.values()) else None,
         max_tokens=settings.max_tokens,
         rows_at_once=settings.micro_batch,
-        resume=resume,
-        device=device,
     )
 
 

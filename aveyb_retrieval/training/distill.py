@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
     from aveyb_retrieval.indexes.types import Progress
+    from aveyb_retrieval.training.run_folder import TrainingRun
 
 
 def batch_scores(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -165,14 +166,11 @@ def train_distill(
     model: SentenceTransformer,
     texts: Sequence[str],
     teacher: str | Sequence[Teacher],
-    folder: str | Path,
+    run: TrainingRun,
     *,
-    data: dict[str, Any],
     queries: Sequence[str] = (),
     tokenizer: Tokenizer | None = None,
     settings: DistillSettings | None = None,
-    resume: bool = False,
-    device: str | None = None,
     progress: Progress = silent,
 ) -> Path:
     """Teach `model` the teacher's vectors and scores for `texts`; see `train_sentence_model` for
@@ -180,11 +178,10 @@ def train_distill(
 
     All read the texts as documents and queries as queries, with their own prompts for those.
 
-    The teacher's vectors are cached in `folder/teacher` first (resumable by itself). Of several
+    The teacher's vectors are cached in the run folder's `teacher` (resumable by itself). Of several
     teachers, or with queries or phrases, the student learns what they say together (`teacher.py`).
 
-    Blank texts are left out. `data` are fingerprints of what the texts came from; queries need not
-    be about the texts.
+    Blank texts are left out; queries need not be about the texts.
     """
     settings = settings or DistillSettings()
     settings.check()
@@ -201,9 +198,10 @@ def train_distill(
         "max_tokens": settings.teacher_tokens,
         "precision": settings.teacher_precision,
     }
-    reading |= {"device": device, "progress": progress}
+    reading |= {"device": run.device, "progress": progress}
+    folder = Path(run.folder)
     if isinstance(teacher, str) and not all_queries:
-        cache = cache_vectors(filled_texts, Path(folder) / "teacher", model=teacher, **reading)
+        cache = cache_vectors(filled_texts, folder / "teacher", model=teacher, **reading)
         targets = Targets(read_vectors(cache), len(filled_texts))
     else:
         teachers = [Teacher(teacher)] if isinstance(teacher, str) else teacher
@@ -212,7 +210,7 @@ def train_distill(
             teachers,
             filled_texts,
             all_queries,
-            Path(folder),
+            folder,
             dim=dim,
             seed=settings.seed,
             **reading,
@@ -230,15 +228,12 @@ def train_distill(
         model,
         rows_to_learn(filled_texts, all_queries, targets, settings),
         loss,
-        folder,
+        run,
         title="Distillation",
-        data=data,
         tokenizer=tokenizer,
         settings=settings,
         prompts={column: prompt for column, prompt in prompts.items() if prompt} or None,
         max_tokens=settings.max_tokens,
-        resume=resume,
-        device=device,
     )
 
 

@@ -12,7 +12,7 @@ sees exactly what an unbroken one sees.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.family.avey import AveyForCausalLM
 from aveyb_retrieval.family.config import AveyConfig
 from aveyb_retrieval.files import atomic_writer
-from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
+from aveyb_retrieval.training.run_folder import RunCallback, RunFolder, TrainingRun
 from aveyb_retrieval.training.settings import CausalSettings, MLMSettings, PackedSettings
 from aveyb_retrieval.training.trainer import (
     CheckedSteps,
@@ -265,18 +265,15 @@ def pretrain(
     model: PreTrainedModel,
     tokenizer: Tokenizer,
     texts: Iterable[str],
-    folder: str | Path,
+    run: TrainingRun,
     *,
-    data: dict[str, Any],
     settings: MLMSettings | CausalSettings,
-    resume: bool = False,
-    device: str | None = None,
 ) -> dict[str, float]:
     """Train a model to predict masked or next tokens, and save it in the run folder.
 
     A resumed run equals one that was never stopped. The settings say what is predicted, and the
     model takes `input_ids` and `labels` of that. Texts are tokenized once into the run
-    folder; `data` are fingerprints of what they came from.
+    folder.
 
     Returns:
         Held-out `loss` (nats) and `accuracy` over the labels. Of next tokens these are "as
@@ -290,16 +287,19 @@ def pretrain(
             " many"
         )
     settings.check()
-    arguments = _arguments(folder, settings, device)
+    arguments = _arguments(settings, run)
     _check_memory(model, settings, arguments.device)
     with arguments.main_process_first(local=False, desc="packing the text"):
         with TemporaryDirectory() as saved:  # the vocabulary may come from no folder
             tokenizer.save(saved)
             vocabulary = fingerprint(Path(saved), tokenizer_files(Path(saved)), {})
-        recorded, data = asdict(settings) | _shape(model), data | {"vocabulary": vocabulary}
-        run = RunFolder(folder, recorded, data, resume=resume, main=arguments.process_index == 0)
-        train_file, held_out_file = run.path / TRAIN, run.path / HELD_OUT
-        if run.main and not (resume and train_file.exists()):
+        folder = RunFolder(
+            replace(run, data=run.data | {"vocabulary": vocabulary}),
+            asdict(settings) | _shape(model),
+            main=arguments.process_index == 0,
+        )
+        train_file, held_out_file = folder.path / TRAIN, folder.path / HELD_OUT
+        if folder.main and not (run.resume and train_file.exists()):
             pack_texts(
                 texts,
                 tokenizer,
@@ -309,7 +309,7 @@ def pretrain(
                 separator=tokenizer.sep_id,
             )
 
-    held_out = open_held_out(run.path, tokenizer, settings)
+    held_out = open_held_out(folder.path, tokenizer, settings)
     if settings.evaluate_every and held_out is None:
         raise InputError(
             f"{held_out_file} holds less than one sequence of {settings.length} tokens,"
@@ -331,15 +331,17 @@ def pretrain(
     )
     if settings.gradient_checkpointing:
         model.gradient_checkpointing_enable()
-    if not run_to_end(trainer, RunCallback(run, settings.batch_size * settings.length, "tokens")):
+    if not run_to_end(
+        trainer, RunCallback(folder, settings.batch_size * settings.length, "tokens")
+    ):
         return {}
     figures: dict[str, float] = {}
     if held_out is not None:
         figures = _held_out_figures(model, held_out, settings)
     if trainer.is_world_process_zero():
-        model.save_pretrained(run.model)
-        tokenizer.save(run.model)
-        run.finish(OBJECTIVE_BY_NAME[objective_of(settings)].title, figures)
+        model.save_pretrained(folder.model)
+        tokenizer.save(folder.model)
+        folder.finish(OBJECTIVE_BY_NAME[objective_of(settings)].title, figures)
     return figures
 
 
@@ -447,11 +449,9 @@ class _Trainer(CheckedSteps, Trainer):
         return figures
 
 
-def _arguments(
-    folder: str | Path, settings: PackedSettings, device: str | None
-) -> TrainingArguments:
+def _arguments(settings: PackedSettings, run: TrainingRun) -> TrainingArguments:
     arguments = TrainingArguments(
-        **shared_arguments(settings, folder, device),
+        **shared_arguments(settings, run),
         per_device_train_batch_size=settings.micro_batch,
         train_sampling_strategy="sequential",  # the samples are in a random order already
         eval_strategy="steps" if settings.evaluate_every else "no",

@@ -18,6 +18,7 @@ import signal
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -91,36 +92,51 @@ class StepDisplay:
         self.bar.close()
 
 
+@dataclass(frozen=True)
+class TrainingRun:
+    """Where a run is written, what it reads, and how it is started.
+
+    Attributes:
+        folder: the run folder, described at the top of this file.
+        data: the fingerprint of each input, as JSON values; a resumed run must have the same.
+        resume: continue the run in the folder from its newest checkpoint.
+        device: "cpu", or None for a GPU if there is one.
+    """
+
+    folder: str | Path
+    data: dict[str, Any]
+    resume: bool = False
+    device: str | None = None
+
+
 class RunFolder:
     """A new run folder, or an old one to continue in from its newest checkpoint, with the same
     settings and data.
 
-    `settings` are everything that decides the result, as JSON values, `data` the fingerprint of
-    each input; only the `main` of several processes (rank 0) writes to the folder. `needs` are
-    files that a checkpoint of this run must have, beside the trainer's.
+    `settings` are everything that decides the result, as JSON values; only the `main` of several
+    processes (rank 0) writes to the folder. `needs` are files that a checkpoint of this run must
+    have, beside the trainer's.
     """
 
     def __init__(
         self,
-        path: str | Path,
+        run: TrainingRun,
         settings: dict[str, Any],
-        data: dict[str, Any],
         *,
-        resume: bool,
         main: bool = True,
         needs: Sequence[str] = (),
     ) -> None:
-        self.path, self.main = Path(path), main
+        self.path, self.main = Path(run.folder), main
         self.checkpoints, self.model = self.path / CHECKPOINTS, self.path / MODEL
         versions = {"python": platform.python_version(), "torch": torch.__version__}
         record = {
             "settings": settings,
-            "data": data,
+            "data": run.data,
             "versions": versions | {"transformers": transformers.__version__},
         }
         file = self.path / RUN_FILE
-        self.checkpoint = last_checkpoint(self.checkpoints, needs) if resume else None
-        if resume:
+        self.checkpoint = last_checkpoint(self.checkpoints, needs) if run.resume else None
+        if run.resume:
             self._check(file, record)
             if self.checkpoint is None:
                 raise InputError(

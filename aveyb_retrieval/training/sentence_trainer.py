@@ -27,7 +27,7 @@ from aveyb_retrieval.encoder.folders import model_folder
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.wordpiece import Tokenizer, load_tokenizer
 from aveyb_retrieval.errors import ConfigError, InputError, plural
-from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
+from aveyb_retrieval.training.run_folder import RunCallback, RunFolder, TrainingRun
 from aveyb_retrieval.training.trainer import (
     CheckedSteps,
     check_memory,
@@ -70,18 +70,15 @@ def train_sentence_model(
     model: SentenceTransformer,
     sets: dict[str, Dataset],
     loss: nn.Module,
-    folder: str | Path,
+    run: TrainingRun,
     *,
     title: str,
-    data: dict[str, Any],
     settings: RunSettings,
     tokenizer: Tokenizer | None = None,
     recorded: dict[str, Any] | None = None,
     prompts: dict[str, str] | None = None,
     max_tokens: int | None = None,
     rows_at_once: int | None = None,
-    resume: bool = False,
-    device: str | None = None,
 ) -> Path:
     """Train `model` with `loss` on batches drawn from `sets` in proportion to their sizes.
 
@@ -92,8 +89,8 @@ def train_sentence_model(
             label.
         loss: takes the features of a row's columns and the labels; what it learns besides the model
             is saved, too.
-        folder: the run folder (see `run_folder.py`); `title` stands on its card, `recorded` among
-            its settings.
+        run: where it is written, and what of; `title` stands on its card, `recorded` among its
+            settings.
         tokenizer: saved with the model, which by itself saves only transformers' form of it.
         prompts: column -> text put before it.
         max_tokens: texts are cut at so many tokens while training; the saved model keeps its own
@@ -116,7 +113,7 @@ def train_sentence_model(
             model.max_seq_length,
         )
     arguments = SentenceTransformerTrainingArguments(
-        **shared_arguments(settings, folder, device),
+        **shared_arguments(settings, run),
         per_device_train_batch_size=settings.batch_size,
         # Every process takes its part of one batch, so that any number of them sees the same
         # batches.
@@ -133,7 +130,7 @@ def train_sentence_model(
         own = LossParameters(model, loss, settings.clip)
         needs = [own.file] if own.parameters else []
         record = asdict(settings) | (recorded or {})
-        run = RunFolder(folder, record, data, resume=resume, main=main, needs=needs)
+        folder = RunFolder(run, record, main=main, needs=needs)
     size = settings.batch_size // arguments.world_size
     _check_memory(model, sets, min(rows_at_once or size, size), arguments.device)
     trainer = _Trainer(
@@ -148,17 +145,17 @@ def train_sentence_model(
         trainer.args.max_grad_norm = 0  # the trainer would limit the model's gradient alone
         trainer.add_callback(own)
         trainer.own = own
-        if run.checkpoint:
-            own.load(Path(run.checkpoint))
-    ended = run_to_end(trainer, RunCallback(run, settings.batch_size, "rows"))
+        if folder.checkpoint:
+            own.load(Path(folder.checkpoint))
+    ended = run_to_end(trainer, RunCallback(folder, settings.batch_size, "rows"))
     if max_tokens is not None:
         model.max_seq_length = limit
     if not ended:
-        return run.path
+        return folder.path
     if trainer.is_world_process_zero():
-        save_again(model, tokenizer, run.model)
-        run.finish(title, {"rows": float(sum(map(len, sets.values()))), "texts cut": float(cut)})
-    return run.model
+        save_again(model, tokenizer, folder.model)
+        folder.finish(title, {"rows": float(sum(map(len, sets.values()))), "texts cut": float(cut)})
+    return folder.model
 
 
 class LossParameters(TrainerCallback):

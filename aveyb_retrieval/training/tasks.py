@@ -30,7 +30,7 @@ from aveyb_retrieval.encoder.network.model import IGNORED_LABEL
 from aveyb_retrieval.encoder.text.tokenizer import write_limit
 from aveyb_retrieval.encoder.text.wordpiece import load_tokenizer
 from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.training.run_folder import RunCallback, RunFolder
+from aveyb_retrieval.training.run_folder import RunCallback, RunFolder, TrainingRun
 from aveyb_retrieval.training.texts import field_in, read_placed, text_in
 from aveyb_retrieval.training.trainer import (
     CheckedSteps,
@@ -464,18 +464,14 @@ def tagging(
 
 def train_task(
     task: Task,
-    folder: str | Path,
+    run: TrainingRun,
     *,
-    data: dict[str, Any],
     settings: TaskSettings,
-    resume: bool = False,
-    device: str | None = None,
 ) -> dict[str, float]:
     """Train a head and its encoder, and save them in the run folder (see `run_folder.py`).
 
     The folder's `model/` opens with its class, with transformers' auto classes and, where there is
-    one label, with `sentence_transformers.CrossEncoder`. Settings of 0 `steps` mean `epochs`;
-    `data` are fingerprints of the files.
+    one label, with `sentence_transformers.CrossEncoder`. Settings of 0 `steps` mean `epochs`.
 
     Returns:
         The metrics on the held-out rows; `train_rows_cut` and `held_out_rows_cut`: how many texts
@@ -486,7 +482,7 @@ def train_task(
     steps = settings.steps or math.ceil(settings.epochs * (len(task.train) // settings.batch_size))
     settings = replace(settings, steps=steps)
     arguments = TrainingArguments(
-        **shared_arguments(settings, folder, device),
+        **shared_arguments(settings, run),
         per_device_train_batch_size=settings.batch_size,
         accelerator_config={"split_batches": True},
         remove_unused_columns=False,
@@ -510,9 +506,7 @@ def train_task(
         what,
         remedy,
     )
-    run = RunFolder(
-        folder, asdict(settings), data, resume=resume, main=arguments.process_index == 0
-    )
+    folder = RunFolder(run, asdict(settings), main=arguments.process_index == 0)
     trainer = _Trainer(
         model=task.model,
         args=arguments,
@@ -520,7 +514,7 @@ def train_task(
         data_collator=collate,
         optimizers=optimizer_and_schedule(task.model, settings),
     )
-    if not run_to_end(trainer, RunCallback(run, settings.batch_size, "rows")):
+    if not run_to_end(trainer, RunCallback(folder, settings.batch_size, "rows")):
         return {}
     figures: dict[str, float] = {}
     if task.held_out:
@@ -531,12 +525,12 @@ def train_task(
     for name, examples in (("train", task.train), ("held_out", task.held_out)):
         figures[f"{name}_rows_cut"] = float(sum(example.cut for example in examples))
     if trainer.is_world_process_zero():
-        task.model.save_pretrained(run.model)
-        task.tokenizer.save(run.model)
+        task.model.save_pretrained(folder.model)
+        task.tokenizer.save(folder.model)
         if task.marked:
-            write_template(run.model, task.tokenizer)
-        write_limit(run.model, settings.length)
-        run.finish(task.title, figures)
+            write_template(folder.model, task.tokenizer)
+        write_limit(folder.model, settings.length)
+        folder.finish(task.title, figures)
     return figures
 
 

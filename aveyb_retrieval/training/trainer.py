@@ -15,6 +15,7 @@ from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.run_folder import (
     CHECKPOINTS,
     RunCallback,
+    TrainingRun,
     check_shapes,
     last_checkpoint,
 )
@@ -70,14 +71,12 @@ def learning_rate_factor(
     return factor
 
 
-def shared_arguments(
-    settings: RunSettings, folder: str | Path, device: str | None
-) -> dict[str, Any]:
+def shared_arguments(settings: RunSettings, run: TrainingRun) -> dict[str, Any]:
     """Return the arguments that transformers' and sentence-transformers' trainers have
     in common.
     """
     return {
-        "output_dir": str(Path(folder) / CHECKPOINTS),
+        "output_dir": str(Path(run.folder) / CHECKPOINTS),
         "max_steps": settings.steps,
         "max_grad_norm": settings.clip,
         "bf16": settings.precision == "bfloat16",
@@ -89,7 +88,7 @@ def shared_arguments(
         "dataloader_drop_last": True,
         "report_to": "none",
         # else bfloat16 would need a GPU
-        "use_cpu": (device == "cpu" or not torch.accelerator.is_available()),
+        "use_cpu": (run.device == "cpu" or not torch.accelerator.is_available()),
     }
 
 

@@ -40,7 +40,13 @@ from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.network.model import IGNORED_LABEL, AveyBForMaskedLM
 from aveyb_retrieval.encoder.text.tokenizer import VOCAB_FILE, AveyBTokenizer
 from aveyb_retrieval.training.pretraining import TRAIN, open_held_out, pretrain
-from aveyb_retrieval.training.run_folder import CHECKPOINTS, METRICS, MODEL, read_metrics
+from aveyb_retrieval.training.run_folder import (
+    CHECKPOINTS,
+    METRICS,
+    MODEL,
+    TrainingRun,
+    read_metrics,
+)
 from aveyb_retrieval.training.settings import MLMSettings
 from aveyb_retrieval.training.texts import fingerprint, read_texts, train_vocabulary
 
@@ -131,11 +137,8 @@ def trained(
             new_model(name, depth, comparison),
             comparison.tokenizer,
             comparison.texts,
-            folder,
-            data=comparison.data,
+            TrainingRun(folder, comparison.data, resume=resume, device="cpu"),
             settings=settings,
-            resume=resume,
-            device="cpu",
         )
         if not (folder / MODEL).is_dir():
             raise SystemExit(130)

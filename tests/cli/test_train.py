@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from aveyb_retrieval.cli.train import fingerprints, main
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
+from aveyb_retrieval.training.run_folder import TrainingRun
 from aveyb_retrieval.training.settings import (
     ContrastiveSettings,
     DistillSettings,
@@ -110,10 +111,10 @@ def test_the_rate_is_the_presets_unless_one_is_given(
     started: list[Any] = []
 
     def pretrain(
-        model: Any, tokenizer: Any, texts: Any, folder: Path, *, settings: MLMSettings, **_: Any
+        model: Any, tokenizer: Any, texts: Any, run: TrainingRun, *, settings: MLMSettings
     ) -> Any:
         started.append((settings, model.config))
-        (folder / "model").mkdir(parents=True, exist_ok=True)
+        (Path(run.folder) / "model").mkdir(parents=True, exist_ok=True)
         return {}
 
     monkeypatch.setattr("aveyb_retrieval.training.pretraining.pretrain", pretrain)

@@ -16,7 +16,7 @@ from aveyb_retrieval import AveyConfig, AveyForCausalLM
 from aveyb_retrieval.cli.train import main
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.training.pretraining import NextTokens, pretrain, starting_model
-from aveyb_retrieval.training.run_folder import read_metrics
+from aveyb_retrieval.training.run_folder import TrainingRun, read_metrics
 from aveyb_retrieval.training.settings import CausalSettings, MLMSettings, recipe
 
 from .conftest import SENTENCES
@@ -77,7 +77,7 @@ def test_learns_a_text_by_heart_and_goes_on_with_it(
         SETTINGS, steps=150, batch_size=8, micro_batch=8, learning_rate=1e-2, held_out_every=0
     )
     model, texts = fresh(tokenizer), SENTENCES[:12:3]
-    pretrain(model, tokenizer, texts, tmp_path, data={}, settings=settings, device="cpu")
+    pretrain(model, tokenizer, texts, TrainingRun(tmp_path, {}, device="cpu"), settings=settings)
     metrics = read_metrics(tmp_path / "metrics.jsonl")
     losses = [line["loss"] for line in metrics if "loss" in line]
     assert losses[0] == pytest.approx(math.log(tokenizer.vocab_size), rel=0.1)
@@ -102,7 +102,7 @@ def test_accumulated_gradients_are_those_of_the_whole_batch(
             SETTINGS, micro_batch=micro, held_out_every=5, gradient_checkpointing=micro == 1
         )
         figures = pretrain(
-            model, tokenizer, SENTENCES, folder, data={}, settings=settings, device="cpu"
+            model, tokenizer, SENTENCES, TrainingRun(folder, {}, device="cpu"), settings=settings
         )
         assert 0 < figures["loss"] < 10
         assert 0 < figures["strict_loss"] < 10

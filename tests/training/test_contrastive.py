@@ -20,7 +20,7 @@ from aveyb_retrieval.training.contrastive import (
     read_pairs,
     train_contrastive,
 )
-from aveyb_retrieval.training.run_folder import read_metrics
+from aveyb_retrieval.training.run_folder import TrainingRun, read_metrics
 from aveyb_retrieval.training.settings import ContrastiveSettings
 from aveyb_retrieval.training.trainer import shared_arguments
 
@@ -76,7 +76,9 @@ def ndcg_at_10(model, queries: list[str], relevant: list[str], corpus: list[str]
 def test_a_machine_without_a_gpu_trains_by_default(tmp_path: Path) -> None:
     from transformers import TrainingArguments
 
-    arguments = TrainingArguments(**shared_arguments(ContrastiveSettings(), tmp_path, None))
+    arguments = TrainingArguments(
+        **shared_arguments(ContrastiveSettings(), TrainingRun(tmp_path, {}))
+    )
     assert arguments.bf16 and arguments.device.type == "cpu"
 
 
@@ -92,12 +94,10 @@ def test_msmarco_schema_improves_ndcg(tokenizer: AveyBTokenizer, tmp_path: Path)
     folder = train_contrastive(
         model,
         read_pairs([write(tmp_path / "train.jsonl", trained)]),
-        tmp_path / "run",
-        data=DATA,
+        TrainingRun(tmp_path / "run", DATA, device="cpu"),
         settings=replace(
             SETTINGS, steps=20, batch_size=16, learning_rate=8e-3, log_every=20, micro_batch=8
         ),
-        device="cpu",
     )
     assert ndcg_at_10(model, *question) > before + 0.1
     again = SentenceTransformer(str(folder), device="cpu")
@@ -115,7 +115,10 @@ def test_interrupted_and_resumed_equals_unbroken(tokenizer: AveyBTokenizer, tmp_
     def run(name: str, resume: bool = False):
         model = make(tmp_path / f"{name}-start", tokenizer)
         train_contrastive(
-            model, pairs, tmp_path / name, data=DATA, settings=SETTINGS, resume=resume, device="cpu"
+            model,
+            pairs,
+            TrainingRun(tmp_path / name, DATA, resume=resume, device="cpu"),
+            settings=SETTINGS,
         )
         return model
 
@@ -140,7 +143,10 @@ def test_nan_stops_and_the_last_good_checkpoint_goes_on(
         model = make(tmp_path / f"{name}-start", tokenizer, **changes)
         settings = replace(SETTINGS, save_every=2)
         train_contrastive(
-            model, pairs, tmp_path / name, data=DATA, settings=settings, resume=resume, device="cpu"
+            model,
+            pairs,
+            TrainingRun(tmp_path / name, DATA, resume=resume, device="cpu"),
+            settings=settings,
         )
         return model
 
@@ -178,10 +184,8 @@ def two_process_run(folder: Path) -> None:
     train_contrastive(
         make(folder / f"{name}-start-{os.environ.get('RANK')}", tokenizer),
         pairs,
-        folder / name,
-        data=DATA,
+        TrainingRun(folder / name, DATA, device="cpu"),
         settings=replace(SETTINGS, steps=20, micro_batch=3, matryoshka=(16, 32)),
-        device="cpu",
     )
 
 
@@ -251,7 +255,7 @@ def test_duplicates_are_masked_in_a_run_unless_they_are_kept(
         settings = replace(SETTINGS, steps=1, duplicates=choice)
         model = make(tmp_path / f"{choice}-start", tokenizer)
         train_contrastive(
-            model, pairs, tmp_path / choice, data=DATA, settings=settings, device="cpu"
+            model, pairs, TrainingRun(tmp_path / choice, DATA, device="cpu"), settings=settings
         )
         loss = read_metrics(tmp_path / choice / "metrics.jsonl")[0]["loss"]
         assert loss == pytest.approx(0, abs=1e-6) if choice == "mask" else loss > 1
@@ -295,11 +299,9 @@ def test_long_texts_are_cut_while_training_and_told(
     train_contrastive(
         model,
         pairs,
-        tmp_path / "run",
-        data=DATA,
+        TrainingRun(tmp_path / "run", DATA, device="cpu"),
         settings=settings,
         tokenizer=tokenizer,
-        device="cpu",
     )
     assert max(seen) == 7 and "8 texts are longer than 7 tokens: cut while training" in caplog.text
     assert "| texts cut | 8.0000 |" in (tmp_path / "run" / "README.md").read_text()
@@ -319,10 +321,8 @@ def test_a_step_that_would_not_fit_is_refused_before_it_starts(
         train_contrastive(
             make(tmp_path / "start", tokenizer),
             pairs,
-            tmp_path / "run",
-            data=DATA,
+            TrainingRun(tmp_path / "run", DATA, device="cpu"),
             settings=SETTINGS,
-            device="cpu",
         )
     assert not (tmp_path / "run" / "model").exists()
 
@@ -388,5 +388,8 @@ def test_less_than_a_batch(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
     pairs = read_pairs([write(tmp_path / "a.jsonl", TRIPLETS[:3])])
     with pytest.raises(InputError, match="has 3 rows, less than one batch of 8"):
         train_contrastive(
-            make(tmp_path / "m", tokenizer), pairs, tmp_path / "run", data=DATA, settings=SETTINGS
+            make(tmp_path / "m", tokenizer),
+            pairs,
+            TrainingRun(tmp_path / "run", DATA),
+            settings=SETTINGS,
         )

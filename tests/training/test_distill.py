@@ -17,7 +17,7 @@ from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training import distill
 from aveyb_retrieval.training.distill import DistillationLoss, batch_scores, train_distill
-from aveyb_retrieval.training.run_folder import last_checkpoint
+from aveyb_retrieval.training.run_folder import TrainingRun, last_checkpoint
 from aveyb_retrieval.training.sentence_trainer import sentence_model, train_sentence_model
 from aveyb_retrieval.training.settings import DistillSettings
 
@@ -152,11 +152,8 @@ def test_a_teacher_of_another_dimension(
             student,
             TEXTS,
             name,
-            tmp_path / "run",
-            data=DATA,
+            TrainingRun(tmp_path / "run", DATA, resume=resume, device="cpu"),
             settings=settings,
-            resume=resume,
-            device="cpu",
         )
 
     run(teacher)
@@ -186,7 +183,11 @@ def test_distillation_moves_the_student_towards_the_teacher(
     before = agreement()
     settings = replace(SETTINGS, steps=60, batch_size=16, log_every=20)
     folder = train_distill(
-        student, TEXTS, teacher, tmp_path / "run", data=DATA, settings=settings, device="cpu"
+        student,
+        TEXTS,
+        teacher,
+        TrainingRun(tmp_path / "run", DATA, device="cpu"),
+        settings=settings,
     )
     assert agreement() > before + 0.1
     assert (
@@ -205,11 +206,8 @@ def test_interrupted_and_resumed_equals_unbroken(
             student,
             TEXTS,
             teacher,
-            tmp_path / name,
-            data=DATA,
+            TrainingRun(tmp_path / name, DATA, resume=resume, device="cpu"),
             settings=SETTINGS,
-            resume=resume,
-            device="cpu",
         )
         return student
 
@@ -228,8 +226,13 @@ def test_a_checkpoint_that_a_killed_run_left_half_written_is_passed_over(
             replace(SETTINGS, steps=3, save_every=1),
             make(tmp_path / "start", tokenizer),
         )
-        options = {"data": DATA, "settings": settings, "resume": resume, "device": "cpu"}
-        train_distill(student, TEXTS, teacher, tmp_path / "run", **options)
+        train_distill(
+            student,
+            TEXTS,
+            teacher,
+            TrainingRun(tmp_path / "run", DATA, resume=resume, device="cpu"),
+            settings=settings,
+        )
         return student
 
     whole, newest = run(), tmp_path / "run" / "checkpoints" / "checkpoint-3"
@@ -273,8 +276,13 @@ def test_a_run_killed_around_the_end_of_a_checkpoint_is_resumed(
 
     def run(name: str, resume: bool = False):
         student = make(tmp_path / f"{name}-start", tokenizer)
-        options = {"data": DATA, "settings": settings, "resume": resume, "device": "cpu"}
-        train_distill(student, TEXTS, teacher, tmp_path / name, **options)
+        train_distill(
+            student,
+            TEXTS,
+            teacher,
+            TrainingRun(tmp_path / name, DATA, resume=resume, device="cpu"),
+            settings=settings,
+        )
         return student
 
     whole = run("whole")
@@ -294,8 +302,13 @@ def test_a_checkpoint_without_the_head_is_passed_over(
 
     def run(resume: bool = False):
         student = make(tmp_path / "start", tokenizer)
-        options = {"data": DATA, "settings": settings, "resume": resume, "device": "cpu"}
-        train_distill(student, TEXTS, teacher, tmp_path / "run", **options)
+        train_distill(
+            student,
+            TEXTS,
+            teacher,
+            TrainingRun(tmp_path / "run", DATA, resume=resume, device="cpu"),
+            settings=settings,
+        )
         return student
 
     whole = run()
@@ -324,11 +337,9 @@ def test_the_limit_of_the_gradient_holds_for_the_head_and_the_model_together(
         student,
         {"t": rows},
         loss,
-        tmp_path / "run",
+        TrainingRun(tmp_path / "run", DATA, device="cpu"),
         title="x",
-        data=DATA,
         settings=settings,
-        device="cpu",
     )
     assert len(norms) == 3
     if clip:
@@ -353,11 +364,9 @@ def two_process_run(folder: Path) -> None:
         student,
         {"pairs": Dataset.from_list(pairs), "single": Dataset.from_list(single)},
         loss,
-        folder / name,
+        TrainingRun(folder / name, DATA, device="cpu"),
         title="two processes",
-        data=DATA,
         settings=replace(SETTINGS, steps=20, save_every=20),
-        device="cpu",
     )
 
 
@@ -382,10 +391,8 @@ def test_too_few_texts(tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path) 
             student,
             ["one", "two", " "],
             teacher,
-            tmp_path / "run",
-            data=DATA,
+            TrainingRun(tmp_path / "run", DATA, device="cpu"),
             settings=SETTINGS,
-            device="cpu",
         )
 
 
@@ -407,7 +414,11 @@ def test_the_teacher_runs_where_the_student_does(
     student = make(tmp_path / "student", tokenizer)
     with pytest.raises(KeyboardInterrupt):
         train_distill(
-            student, TEXTS, teacher, tmp_path / "run", data=DATA, settings=SETTINGS, device=device
+            student,
+            TEXTS,
+            teacher,
+            TrainingRun(tmp_path / "run", DATA, device=device),
+            settings=SETTINGS,
         )
     assert asked == [device]
 
@@ -431,6 +442,10 @@ def test_a_student_reads_its_own_prompts(
         distill, "train_sentence_model", lambda *_, **options: asked.update(options)
     )
     train_distill(
-        student, TEXTS, teacher, tmp_path / "run", data=DATA, settings=SETTINGS, device="cpu"
+        student,
+        TEXTS,
+        teacher,
+        TrainingRun(tmp_path / "run", DATA, device="cpu"),
+        settings=SETTINGS,
     )
     assert asked["prompts"] == {"text": "d: ", "query": "q: "}

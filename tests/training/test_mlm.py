@@ -18,7 +18,7 @@ from aveyb_retrieval.encoder.text.tokenizer import GPT2_PATTERN, AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.training import trainer
 from aveyb_retrieval.training.pretraining import evaluate_labels, open_held_out, pretrain
-from aveyb_retrieval.training.run_folder import RunCallback, check_shapes, read_metrics
+from aveyb_retrieval.training.run_folder import RunCallback, TrainingRun, check_shapes, read_metrics
 from aveyb_retrieval.training.settings import MLMSettings
 
 from .conftest import SENTENCES, in_two_processes, tiny_config
@@ -44,11 +44,20 @@ def fresh(**changes: object) -> AveyBForMaskedLM:
 
 
 def run(
-    folder: Path, tokenizer: AveyBTokenizer, settings: MLMSettings = SETTINGS, **options: object
+    folder: Path,
+    tokenizer: AveyBTokenizer,
+    settings: MLMSettings = SETTINGS,
+    *,
+    model: AveyBForMaskedLM | None = None,
+    resume: bool = False,
 ) -> AveyBForMaskedLM:
-    model = options.pop("model", None) or fresh()
+    model = model or fresh()
     pretrain(
-        model, tokenizer, SENTENCES, folder, data=DATA, settings=settings, device="cpu", **options
+        model,
+        tokenizer,
+        SENTENCES,
+        TrainingRun(folder, DATA, resume=resume, device="cpu"),
+        settings=settings,
     )
     return model
 
@@ -113,7 +122,13 @@ def test_overfits_a_small_text(tokenizer: AveyBTokenizer, tmp_path: Path) -> Non
         learning_rate=1e-2,
     )
     model = fresh(hidden_size=48)
-    pretrain(model, tokenizer, SENTENCES[:4], tmp_path, data=DATA, settings=settings, device="cpu")
+    pretrain(
+        model,
+        tokenizer,
+        SENTENCES[:4],
+        TrainingRun(tmp_path, DATA, device="cpu"),
+        settings=settings,
+    )
     losses = [m["loss"] for m in read_metrics(tmp_path / "metrics.jsonl") if "loss" in m]
     assert losses[0] > 3.0
     assert losses[-1] < 0.1
@@ -283,10 +298,8 @@ def test_too_little_text_and_too_small_a_model(tokenizer: AveyBTokenizer, tmp_pa
             fresh(),
             tokenizer,
             ["short"],
-            tmp_path / "a",
-            data=DATA,
+            TrainingRun(tmp_path / "a", DATA, device="cpu"),
             settings=SETTINGS,
-            device="cpu",
         )
     with pytest.raises(ConfigError, match="the model 300 embeddings"):
         run(tmp_path / "b", tokenizer, model=fresh(vocab_size=300))

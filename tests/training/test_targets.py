@@ -12,6 +12,7 @@ from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.distill import rows_to_learn, train_distill
+from aveyb_retrieval.training.run_folder import TrainingRun
 from aveyb_retrieval.training.settings import DistillSettings
 from aveyb_retrieval.training.teacher import (
     Targets,
@@ -97,8 +98,14 @@ def test_a_student_learns_what_two_teachers_say(
         return float(np.corrcoef((own @ own.T)[upper], wanted)[0, 1])
 
     before = agreement()
-    options = {"data": {}, "queries": [*QUERIES, " "], "settings": SETTINGS, "device": "cpu"}
-    train_distill(student, [*TEXTS, ""], teachers, tmp_path / "run", **options)
+    train_distill(
+        student,
+        [*TEXTS, ""],
+        teachers,
+        TrainingRun(tmp_path / "run", {}, device="cpu"),
+        queries=[*QUERIES, " "],
+        settings=SETTINGS,
+    )
     assert agreement() > before + 0.1
 
 
@@ -121,17 +128,19 @@ def test_what_cannot_be_learned_is_refused(
     student = sentence_transformer(AveyBModel(tiny_config()), tokenizer, tmp_path / "student")
     with pytest.raises(ConfigError, match="near is 3, but there are no queries"):
         train_distill(
-            student, TEXTS, teachers, tmp_path / "run", data={}, settings=SETTINGS, device="cpu"
+            student,
+            TEXTS,
+            teachers,
+            TrainingRun(tmp_path / "run", {}, device="cpu"),
+            settings=SETTINGS,
         )
     with pytest.raises(ConfigError, match="near is 3, but there are no queries"):
         train_distill(
             student,
             TEXTS,
             teachers,
-            tmp_path / "run",
-            data={},
+            TrainingRun(tmp_path / "run", {}, device="cpu"),
             queries=[" "],
             settings=SETTINGS,
-            device="cpu",
         )
     assert not (tmp_path / "run").exists()

@@ -26,6 +26,7 @@ from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer, write_limit
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.search.rerank import cross_encode
 from aveyb_retrieval.training import trainer
+from aveyb_retrieval.training.run_folder import TrainingRun
 from aveyb_retrieval.training.settings import ClassifySettings, TaskSettings
 from aveyb_retrieval.training.tasks import (
     class_metrics,
@@ -91,7 +92,7 @@ def test_classes_are_learned_and_the_folder_goes_on(encoder: Path, tmp_path: Pat
     data = labeled(tmp_path / "data.jsonl")
     settings = ClassifySettings(**FAST)
     task = classification([data], [], str(encoder), settings)
-    figures = train_task(task, tmp_path / "run", data={}, settings=settings, device="cpu")
+    figures = train_task(task, TrainingRun(tmp_path / "run", {}, device="cpu"), settings=settings)
     assert figures["accuracy"] == 1.0 and figures["macro_f1"] == 1.0
     assert figures["train_rows_cut"] == 0
     model = AveyBForSequenceClassification.from_pretrained(tmp_path / "run" / "model")
@@ -120,7 +121,7 @@ def test_one_label_makes_a_reranker(
     )
     settings = ClassifySettings(**{**FAST, "steps": 4}, loss="bce", length=64)
     task = classification([data], [], str(encoder), settings)
-    figures = train_task(task, tmp_path / "run", data={}, settings=settings, device="cpu")
+    figures = train_task(task, TrainingRun(tmp_path / "run", {}, device="cpu"), settings=settings)
     assert {"accuracy", "macro_f1", "mse", "pearson", "spearman"} <= figures.keys()
     folder = tmp_path / "run" / "model"
     pairs = [("who paints the river?", text) for text in SENTENCES[:5]]
@@ -154,7 +155,7 @@ def test_pairs_are_cut_as_transformers_cuts_them(tmp_path: Path, tokenizer: Avey
 def test_tags_are_learned(encoder: Path, tmp_path: Path) -> None:
     settings = TaskSettings(**{**FAST, "steps": 80})
     task = tagging([tagged(tmp_path / "data.jsonl")], [], str(encoder), settings)
-    figures = train_task(task, tmp_path / "run", data={}, settings=settings, device="cpu")
+    figures = train_task(task, TrainingRun(tmp_path / "run", {}, device="cpu"), settings=settings)
     assert (
         figures["entity_f1"] > 0.9
         and figures["accuracy"] > 0.9
@@ -338,7 +339,7 @@ def test_labels_of_the_validation_rows_must_be_known(encoder: Path, tmp_path: Pa
     settings = ClassifySettings(**{**FAST, "batch_size": 64})
     with pytest.raises(InputError, match="18 rows to train on, less than one batch of 64"):
         task = classification([data], [], str(encoder), settings)
-        train_task(task, tmp_path / "run", data={}, settings=settings)
+        train_task(task, TrainingRun(tmp_path / "run", {}), settings=settings)
     with pytest.raises(ConfigError, match=r"held_out is 1\.0"):
         classification([data], [], str(encoder), replace(settings, held_out=1.0))
 
@@ -359,8 +360,7 @@ def test_a_head_for_numbers_gives_them_in_a_cross_encoder(encoder: Path, tmp_pat
             data = write(tmp_path / "shares.jsonl", [row | {"label": 1.0} for row in rows])
         train_task(
             classification([data], [], str(encoder), settings),
-            tmp_path / loss,
-            data={},
+            TrainingRun(tmp_path / loss, {}),
             settings=settings,
         )
         config = json.loads((tmp_path / loss / "model" / "config.json").read_text())
@@ -387,7 +387,7 @@ def test_the_saved_tokenizer_of_tags_gives_the_ids_of_training(
     ]
     settings = TaskSettings(**{**FAST, "steps": 1, "batch_size": 8})
     task = tagging([write(tmp_path / "tags.jsonl", rows)], [], str(encoder), settings)
-    train_task(task, tmp_path / "run", data={}, settings=settings)
+    train_task(task, TrainingRun(tmp_path / "run", {}), settings=settings)
     saved = AutoTokenizer.from_pretrained(tmp_path / "run" / "model")
     assert saved.model_max_length == settings.length
     for example in task.train:
@@ -433,5 +433,5 @@ def test_a_step_that_would_not_fit_is_refused_before_it_starts(
     with pytest.raises(
         ConfigError, match=r"8 rows are read at once, .* lower batch_size or length"
     ):
-        train_task(task, tmp_path / "run", data={}, settings=settings, device="cpu")
+        train_task(task, TrainingRun(tmp_path / "run", {}, device="cpu"), settings=settings)
     assert not (tmp_path / "run").exists()
