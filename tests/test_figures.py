@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
+import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-_SPEC = importlib.util.spec_from_file_location("readme", ROOT / "benchmarks" / "readme.py")
-readme = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(readme)
+with mock.patch.object(sys, "path", [str(ROOT / "benchmarks"), *sys.path]):
+    import readme
 
 
 @pytest.mark.parametrize("page", readme.pages(), ids=lambda page: str(page.relative_to(ROOT)))
@@ -43,11 +43,33 @@ def test_generated_paragraphs_are_no_wider_than_the_pages():
 def test_a_stale_figure_is_found():
     page = ROOT / "docs" / "measurements.md"
     text = page.read_text(encoding="utf-8")
-    figure = f"{readme.ndcg()['qmsum-long', readme.INDEX]:.3f}"
+    quality = readme.results("quality.json")
+    figure = f"{readme.figures.ndcg(quality)['qmsum-long', 'default']:.3f}"
     assert figure in text
     assert readme.renew(text.replace(figure, "0.999")) == text
     with pytest.raises(KeyError):
         readme.renew("<!-- figures: nothing-like-it -->\n<!-- /figures -->")
+
+
+def test_a_column_that_no_row_has_is_refused():
+    table = readme.Table("ocr.json", "rows", {"page": "{kind}", "ink": "{ink:.1f}"})
+    with pytest.raises(ValueError, match=r"ocr\.json: no row has a value for the column 'ink'"):
+        table.write()
+
+
+def test_a_table_has_a_line_for_each_row_that_is_chosen():
+    columns = {"page": "{kind}", "ink": "{ink}", "processors": "{processors}"}
+    rows = [{"kind": "a", "processors": 1}, {"kind": "b", "processors": 2, "ink": 3}]
+    table = readme.Table("ocr.json", lambda _: rows, columns)
+    head = "| page | ink | processors |\n| --- | --- | --- |\n"
+    assert table.write() == head + "| a |  | 1 |\n| b | 3 | 2 |"
+    chosen = readme.Table("ocr.json", lambda _: rows, columns, where={"processors": 2})
+    assert chosen.write() == head + "| b | 3 | 2 |"
+    turned = readme.Table("ocr.json", lambda _: rows, columns, transposed=True)
+    assert (
+        turned.write()
+        == "| page | a | b |\n| --- | --- | --- |\n| ink |  | 3 |\n| processors | 1 | 2 |"
+    )
 
 
 def test_figures_outside_of_blocks_are_not_those_of_an_older_model():
