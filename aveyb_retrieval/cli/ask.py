@@ -84,7 +84,7 @@ def _print_answer(answer: Answer) -> None:
         if check.verdict != "found":
             click.echo(printable(_finding(check)))
     for mark in answer.unknown:
-        click.echo(f"[{mark}] is no passage: there are {len(answer.sources)}")
+        click.echo(f"[{mark}] is none of the passages that the model was given")
 
 
 def _finding(check: QuoteCheck) -> str:

@@ -69,7 +69,7 @@ def check(
         click.echo(json.dumps(check.to_dict(), ensure_ascii=False) if as_json else _line_of(check))
     if not as_json and not checks:
         click.echo("no quotations")
-    if any(check.verdict in ("altered", "absent") for check in checks):
+    if not all(check.holds for check in checks):
         raise SystemExit(1)
 
 
@@ -153,5 +153,4 @@ def outline(directory: str | Path, document: str | None, offset: int) -> None:
     for listed in listing.documents:
         click.echo(printable(f"{listed.id}  {listed.name}"))
     if listing.left:
-        following = offset + len(listing.folders) + len(listing.documents)
-        click.echo(f"{listing.left:,} more: --offset {following}", err=True)
+        click.echo(f"{listing.left:,} more: --offset {offset + listing.entry_count}", err=True)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import BackendError, ConfigError, first_line, shortened
 from aveyb_retrieval.indexes.search.prompts import hits_to_prompt
+from aveyb_retrieval.indexes.search.quotations import cited_numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,8 +36,8 @@ INSTRUCTIONS = (
 _MAX_SECONDS = 300  # until a server has answered
 _MAX_BYTES = 10 << 20  # of its answer
 _LONGEST_REPORT = 200  # characters of what a server says of an error
-_MARK = re.compile(r"\[(\d{1,4})\]")
-_DATES = ("date", "created", "modified")  # fields that say when a document was written, best first
+_HEAD = re.compile(r"^\[(\d+)\]", re.MULTILINE)  # of a source in a prompt: no text has one
+_TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ]\d")
 
 
 @dataclass(frozen=True)
@@ -130,8 +131,7 @@ class Source:
         id: Of the document.
         title: Its title.
         place: The page, as `Hit.place`; "" where the document has none.
-        date: The day on which the document was written or changed, as 2026-01-31; "" where nobody
-            says.
+        date: The document's date, as `Hit.date`, without the time of day; "" where it has none.
         is_cited: Whether the answer cites it.
     """
 
@@ -154,9 +154,9 @@ class Answer:
 
     Attributes:
         text: Of the model.
-        sources: The passages that it was given.
+        sources: The passages that it was given; of the search's, those that fit into the prompt.
         quotations: Its quotations, each compared with what is stored.
-        unknown: Numbers that it cites of no passage.
+        unknown: Numbers that it cites and that no passage had.
     """
 
     text: str
@@ -167,8 +167,7 @@ class Answer:
     @property
     def holds(self) -> bool:
         """Whether all quotations are found, and all citations are of passages."""
-        wrong = any(each.verdict in ("altered", "absent") for each in self.quotations)
-        return not (wrong or self.unknown)
+        return all(check.holds for check in self.quotations) and not self.unknown
 
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON can hold."""
@@ -205,16 +204,18 @@ def ask(
             {"role": "user", "content": f"{passages}\n\nQuestion: {question}"},
         ]
     )
-    cited = {int(number) for number in _MARK.findall(text)}
+    cited = cited_numbers(text)
+    given = [int(number) for number in _HEAD.findall(passages)]
     return Answer(
         text,
-        tuple(_source(number, hit, cited) for number, hit in enumerate(hits, start=1)),
+        tuple(_source(number, hits[number - 1], cited) for number in given),
         tuple(retriever.check_quotes(text, hits, filter=filter)),
-        tuple(sorted(number for number in cited if not 1 <= number <= len(hits))),
+        tuple(sorted(cited.difference(given))),
     )
 
 
 def _source(number: int, hit: Hit, cited: set[int]) -> Source:
-    dates = (hit.metadata.get(name) for name in _DATES)
-    date = next((value for value in dates if isinstance(value, str) and value), "")
-    return Source(number, hit.id, hit.title, hit.place, date[:10], number in cited)
+    date = hit.date or ""
+    time = _TIME.match(date)
+    day = date if time is None else time[1]
+    return Source(number, hit.id, hit.title, hit.place, day, number in cited)

@@ -64,7 +64,13 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "text": "The tenant may end the lease with three months' notice, in writing.",
             "date": "2024-05-20T09:00:00+00:00",
         },
-        {"_id": "pump.md", "title": "Pump", "text": "Pumps are oiled in May.", "modified": "2023"},
+        {
+            "_id": "pump.md",
+            "title": "Pump",
+            "text": "Pumps are oiled in May.",
+            "published": "12 March 2023",
+            "modified": "2024-06-01",
+        },
     ]
     build_index(documents, root)
     return root
@@ -114,7 +120,7 @@ def test_without_a_key_none_is_sent_and_uncited_sources_are_all_named(
     assert result.exit_code == 0 and _Model.asked[0]["key"] is None
     assert result.stdout.splitlines()[2:] == [
         "[1] Lease of the yard, lease.eml, 2024-05-20",
-        "[2] Pump, pump.md, 2023",
+        "[2] Pump, pump.md, 12 March 2023",
     ]
 
 
@@ -130,7 +136,10 @@ def test_without_a_key_none_is_sent_and_uncited_sources_are_all_named(
             'It says "the landlord pays for all the repairs of the roof" [1].',
             'absent: "the landlord pays for all the repairs of the roof"',
         ),
-        (f"{FOUND} See [7].", "[7] is no passage: there are 2"),
+        (f"{FOUND} See [7].", "[7] is none of the passages that the model was given"),
+        (f"{FOUND} See [2, 7].", "[7] is none of the passages that the model was given"),
+        (f"{FOUND} See [1\u20133].", "[3] is none of the passages that the model was given"),
+        (f"{FOUND} See [3-2].", "[3] is none of the passages that the model was given"),
     ],
 )
 def test_what_is_altered_or_cited_of_nowhere_ends_with_exit_code_1(
@@ -139,6 +148,26 @@ def test_what_is_altered_or_cited_of_nowhere_ends_with_exit_code_1(
     result = ask(answer)
     assert result.exit_code == 1
     assert result.stdout.splitlines()[-1] == said
+
+
+@pytest.mark.parametrize("marks", ["[1, 2]", "[1-2]", "[1; 2]", "[1][2]"])
+def test_several_passages_in_one_mark_are_all_cited(marks: str, ask: Callable[..., Result]) -> None:
+    result = ask(f"Both say so {marks}, as `row[9]` does.", "--json")
+    body = json.loads(result.stdout)
+    assert [source["is_cited"] for source in body["sources"]] == [True, True]
+    assert (body["unknown"], result.exit_code) == ([], 0)
+
+
+def test_a_passage_that_did_not_fit_into_the_prompt_is_no_source(
+    ask: Callable[..., Result],
+) -> None:
+    result = ask("May, I guess [2].", "--max-tokens", "40")
+    assert "Pumps are oiled" not in _Model.asked[0]["messages"][-1]["content"]
+    assert result.exit_code == 1
+    assert result.stdout.splitlines()[2:] == [
+        "[1] Lease of the yard, lease.eml, 2024-05-20",
+        "[2] is none of the passages that the model was given",
+    ]
 
 
 def test_json_has_the_answer_its_sources_and_its_quotations(ask: Callable[..., Result]) -> None:

@@ -59,11 +59,14 @@ _SIGNS = re.compile(f"``|''|[{re.escape(_ALL)}]")
 # behind an apostrophe
 _NO_OPENING = re.compile(r"(?:\d\ds?|tis|twas|em|til|cause|n|s|t)\b", re.IGNORECASE)
 _DEEPEST = 8  # quotations in one another
+_LONGEST_RANGE = 100  # numbers that one range cites at most
 _CODE = re.compile(
     r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|(?<!`)(``?)(?!`)[^\n]*?[^`\n]\1(?!`)", re.DOTALL
 )
 _BLOCK = re.compile(r"(?:^[ \t]{0,3}>.*(?:\n|\Z))+", re.MULTILINE)
-_MARKS = r"((?:\[\d{1,4}(?:\s?[,;\u2013-]\s?\d{1,4})*\](?!:\s*[\"\u201c\u201e\u00ab\u300c])\s?)+)"
+_CITED = r"\[\d{1,4}(?:\s?[,;\u2013-]\s?\d{1,4})*\]"
+_CITATION = re.compile(f"({_CITED})")
+_MARKS = rf"((?:{_CITED}(?!:\s*[\"\u201c\u201e\u00ab\u300c])\s?)+)"
 _MARK = re.compile(rf"[\s.,;:!?)\u201d\u00bb\"'*_]{{0,4}}{_MARKS}")
 # a mark just before a quotation, or at the beginning of its sentence: `[2] says that "`, `According
 # to [2], it is "`
@@ -100,7 +103,7 @@ def quotations(answer: str) -> Iterator[Quotation]:
     Code is left out. Marks that do not match quote nothing; of quotations in one another the outer
     one counts.
     """
-    without_code = _CODE.sub(lambda match: " " * len(match[0]), answer)
+    without_code = _blank_code(answer)
     answer = _HTML.sub(_as_sign, without_code)
     blocks = [(match.start(), match.end()) for match in _BLOCK.finditer(answer)]
     place = 0
@@ -123,6 +126,16 @@ def quotations(answer: str) -> Iterator[Quotation]:
             )
             yield Quotation(text, start, _numbers(mark or _MARK.match(answer, stop)))
         place = stop
+
+
+def cited_numbers(answer: str) -> set[int]:
+    """Return the numbers that an answer cites: `[1]`, `[1, 2]`, `[1-3]`; those in code are none."""
+    marks = _CITATION.finditer(_blank_code(answer))
+    return {number for mark in marks for number in _numbers(mark)}
+
+
+def _blank_code(answer: str) -> str:
+    return _CODE.sub(lambda match: " " * len(match[0]), answer)
 
 
 def _as_sign(match: re.Match[str]) -> str:
@@ -254,9 +267,11 @@ def _is_spaced(sign: str) -> bool:
 def _numbers(marks: re.Match[str] | None) -> tuple[int, ...]:
     """The numbers in `[1]`, `[1, 2]`, `[1-3]` and `[1][2]`."""
     ranges = [
-        (int(first), int(last or first))
+        sorted((int(first), int(last or first)))
         for first, last in _NUMBERS.findall(marks[1] if marks else "")
     ]
     return tuple(
-        number for first, last in ranges for number in range(first, min(last, first + 99) + 1)
+        number
+        for first, last in ranges
+        for number in range(first, min(last + 1, first + _LONGEST_RANGE))
     )

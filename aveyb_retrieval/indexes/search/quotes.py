@@ -86,6 +86,11 @@ class QuoteCheck:
     mark: int | None = None
     index: str | None = None
 
+    @property
+    def holds(self) -> bool:
+        """Whether these words are stored, in the document beside them or in another one."""
+        return self.verdict in ("found", "elsewhere")
+
     def to_dict(self) -> dict[str, Any]:
         """Return what JSON can hold."""
         return dict(vars(self))
@@ -215,8 +220,7 @@ def check_quotes(
     return [
         check
         for check, (_, parts) in zip(checks, quotes, strict=True)
-        if check.verdict in ("found", "elsewhere")
-        or sum(len(part.words) for part in parts) >= LEAST_WORDS
+        if check.holds or sum(len(part.words) for part in parts) >= LEAST_WORDS
     ]
 
 
