@@ -23,7 +23,7 @@ from aveyb_retrieval.errors import AveyBError, ConfigError
 from aveyb_retrieval.server import openapi
 from aveyb_retrieval.server.connections import Connections
 from aveyb_retrieval.server.context import Context
-from aveyb_retrieval.server.gate import CHANGES, Gate
+from aveyb_retrieval.server.gate import Gate
 from aveyb_retrieval.server.keys import KeyFile, Keys, Right
 from aveyb_retrieval.server.limits import Limits
 from aveyb_retrieval.server.metrics import Metrics
@@ -67,7 +67,7 @@ def _page_route(path: str, name: str, media_type: str) -> Route:
 _RIGHTS = {
     operation.path.split("/")[1]: operation.right
     for operation in openapi.OPERATIONS
-    if operation.method not in CHANGES
+    if operation.right != "write"
 }
 
 

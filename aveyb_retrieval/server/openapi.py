@@ -23,7 +23,6 @@ from aveyb_retrieval.server import (
 )
 from aveyb_retrieval.server.context import context, json_answer
 from aveyb_retrieval.server.fields import JSON, JSON_LINES
-from aveyb_retrieval.server.gate import CHANGES
 from aveyb_retrieval.server.metrics import metrics
 from aveyb_retrieval.server.refusals import STATUSES
 from aveyb_retrieval.server.request_types import OfIndex, with_limits
@@ -142,15 +141,22 @@ OPERATIONS = (
         media=_PNG,
         right="read",
     ),
-    Operation("PUT", "/documents", changes.put_documents, (answer_types.Changed,)),
+    Operation("PUT", "/documents", changes.put_documents, (answer_types.Changed,), right="write"),
     Operation(
         "PATCH",
         "/documents/{id}",
         changes.change_metadata,
         (answer_types.Changed,),
         request_types.MetadataChange,
+        right="write",
     ),
-    Operation("DELETE", "/documents/{id}", changes.delete_document, (answer_types.Changed,)),
+    Operation(
+        "DELETE",
+        "/documents/{id}",
+        changes.delete_document,
+        (answer_types.Changed,),
+        right="write",
+    ),
     Operation("GET", "/indexes", documents.indexes, (answer_types.IndexList,)),
     Operation(
         "POST", "/v1/embeddings", models.embeddings, (answer_types.Embeddings,), request_types.Embed
@@ -236,6 +242,7 @@ def _schemas(limits: Limits) -> dict[str, Schema]:
         answer_types.OpenAIError,
     ]
     _, schemas = msgspec.json.schema_components(types, ref_template=_reference("{name}")["$ref"])
+    schemas = _with_plain_lists(schemas)
     for name, schema in schemas.items():
         if "description" in schema:  # the whole docstring
             schema["description"] = _one_line(schema["description"].partition("\n\n")[0])
@@ -247,6 +254,22 @@ def _schemas(limits: Limits) -> dict[str, Schema]:
         schema = schemas[answer.__name__]
         schema["required"] = list(schema["properties"])
     return dict(sorted(schemas.items()))
+
+
+def _with_plain_lists(schema: Any) -> Any:
+    """Write tuples whose elements are of one type as lists of their length: many programs that read
+    schemas know no tuples.
+    """
+    if isinstance(schema, list):
+        return [_with_plain_lists(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    plain = {name: _with_plain_lists(part) for name, part in schema.items()}
+    elements = plain.get("prefixItems")
+    if elements and all(element == elements[0] for element in elements):
+        del plain["prefixItems"]
+        plain["items"] = elements[0]
+    return plain
 
 
 def _reference(name: str) -> Schema:
@@ -284,7 +307,7 @@ def _describe(operation: Operation, schemas: dict[str, Schema]) -> Schema:
     }
     if operation.right is None:
         described["security"] = []
-    elif operation.method in CHANGES:
+    elif operation.right == "write":
         described["security"] = [{"key": []}]
     if operation.method != "POST":
         described["parameters"] = list(_parameters(operation, schemas))
@@ -322,7 +345,7 @@ def _parameters(operation: Operation, schemas: dict[str, Schema]) -> Iterator[Sc
             "description": _PATH_FIELDS[name],
             "schema": {**_TEXT, "minLength": 1},
         }
-    request = OfIndex if operation.method in CHANGES else operation.request
+    request = OfIndex if operation.right == "write" else operation.request
     if request is None:
         return
     schema = schemas[request.__name__]

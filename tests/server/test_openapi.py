@@ -20,13 +20,12 @@ from msgspec.structs import fields
 
 from aveyb_retrieval.checks import alternatives, unwrap
 from aveyb_retrieval.indexes.search.options import SearchOptions
-from aveyb_retrieval.server import app, request_types
+from aveyb_retrieval.server import app, gate, openapi, request_types
 from aveyb_retrieval.server.keys import Keys
 from aveyb_retrieval.server.limits import Limits
-from aveyb_retrieval.server.openapi import describe
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = describe(Limits())
+DOCUMENT = openapi.describe(Limits())
 OPERATIONS = [
     (path, method) for path, operations in DOCUMENT["paths"].items() for method in operations
 ]
@@ -132,6 +131,18 @@ def test_every_route_is_declared_and_nothing_else(client):
     assert client.get("/openapi.json").json() == json.loads(json.dumps(DOCUMENT))
 
 
+def test_spans_are_lists_of_two_numbers():
+    """Programs that make clients know no tuples."""
+    assert "prefixItems" not in json.dumps(DOCUMENT)
+    span = {"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": "integer"}}
+    assert span.items() <= DOCUMENT["components"]["schemas"]["Match"]["properties"]["span"].items()
+
+
+def test_what_changes_documents_needs_the_right_to_write():
+    for operation in openapi.OPERATIONS:
+        assert (operation.right == "write") == (operation.method in gate.CHANGES), operation.path
+
+
 def test_it_has_every_option_of_a_search():
     declared = set(body_schema("/search")["properties"])
     assert declared == {
@@ -191,7 +202,7 @@ def test_no_type_joins_a_list_with_a_text_that_has_a_pattern():
 
 
 def test_limits_of_a_server_are_declared():
-    declared = describe(Limits(max_k=7, max_query=9, max_batch=2))["components"]["schemas"]
+    declared = openapi.describe(Limits(max_k=7, max_query=9, max_batch=2))["components"]["schemas"]
     text, texts = declared["Search"]["properties"]["query"]["anyOf"]
     assert (text["maxLength"], texts["items"]["maxLength"], texts["maxItems"]) == (9, 9, 2)
     number, null = declared["Search"]["properties"]["k"]["anyOf"]
