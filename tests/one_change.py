@@ -4,11 +4,11 @@ and continued by the same call after an interruption.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval import Batch
 from aveyb_retrieval.indexes.changes import change
-from aveyb_retrieval.indexes.model import WriteOptions
+from aveyb_retrieval.indexes.changes.update import insert_alone
 from aveyb_retrieval.indexes.store.place import open_directory
 
 if TYPE_CHECKING:
@@ -22,26 +22,12 @@ if TYPE_CHECKING:
 
 def add(documents: Source | None, root: str | Path, **options: Any) -> Report:
     """Add documents with new ids."""
-    return _insert("add", documents, root, options)
+    return insert_alone("add", documents, root, **options)
 
 
 def upsert(documents: Source | None, root: str | Path, **options: Any) -> Report:
     """Add documents, replacing those whose ids are in the index already."""
-    return _insert("upsert", documents, root, options)
-
-
-def _insert(
-    mode: Literal["add", "upsert"],
-    documents: Source | None,
-    root: str | Path,
-    options: dict[str, Any],
-) -> Report:
-    writing: Any = {
-        name: options.pop(name) for name in WriteOptions.__annotations__ if name in options
-    }
-    batch = Batch(root, **writing)
-    batch.insert(mode, documents, options, allow_empty=False)
-    return batch.commit(resumable=True)
+    return insert_alone("upsert", documents, root, **options)
 
 
 def delete(

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import click
 
+from aveyb_retrieval.server.limits import Limits, flag
+
 MIN_SECTIONED_OPTIONS = 15  # below, one list is read at a glance
+
+_MODEL = ("--model", "--vocabulary", "--device", "--precision", "--threads", "--processes")
 
 # sections in the order in which they are printed; an option of none comes before all of them
 SECTIONS = {
@@ -81,34 +87,8 @@ SECTIONS = {
         "--log-questions",
         "--originals",
     ),
-    "Limits": (
-        "--max-body",
-        "--max-answer",
-        "--max-held",
-        "--max-batch",
-        "--max-query",
-        "--max-text",
-        "--max-rerank-text",
-        "--max-k",
-        "--max-hits",
-        "--max-passages",
-        "--max-context",
-        "--max-waiting",
-        "--max-connections",
-        "--max-connections-each",
-        "--max-rate",
-        "--timeout",
-        "--head-timeout",
-        "--write-timeout",
-    ),
-    "Model": (
-        "--model",
-        "--vocabulary",
-        "--device",
-        "--precision",
-        "--threads",
-        "--processes",
-    ),
+    "Limits": tuple(flag(limit.name) for limit in fields(Limits) if flag(limit.name) not in _MODEL),
+    "Model": _MODEL,
     "Several machines": (
         "--share",
         "--ray",

@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -152,7 +152,9 @@ def init(directory: str | Path, quiet: bool, **arguments: Any) -> None:
 @ALERTS
 def add(directory: str | Path, **arguments: Any) -> None:
     """Add the documents of CORPUS to the index in DIRECTORY. Their ids must be new."""
-    _insert(partial(_change, "add"), directory, **arguments)
+    from aveyb_retrieval.indexes.changes.update import insert_alone
+
+    _insert(partial(insert_alone, "add"), directory, **arguments)
 
 
 @main.command(epilog=examples("aveyb-index upsert my-index changed.jsonl"))
@@ -164,18 +166,9 @@ def upsert(directory: str | Path, **arguments: Any) -> None:
 
     Only changed text is encoded.
     """
-    _insert(partial(_change, "upsert"), directory, **arguments)
+    from aveyb_retrieval.indexes.changes.update import insert_alone
 
-
-def _change(mode: Literal["add", "upsert"], corpus: Any, directory: Any, **options: Any) -> Report:
-    """Add or upsert a corpus; an interrupted run is continued."""
-    from aveyb_retrieval.indexes.changes.update import Batch
-    from aveyb_retrieval.indexes.model import WriteOptions
-
-    writing = {name: options.pop(name) for name in WriteOptions.__annotations__ if name in options}
-    batch = Batch(directory, **writing)
-    batch.insert(mode, corpus, options, allow_empty=False)
-    return batch.commit(resumable=True)
+    _insert(partial(insert_alone, "upsert"), directory, **arguments)
 
 
 def _insert(

@@ -12,7 +12,7 @@ from aveyb_retrieval.cli import common
 from aveyb_retrieval.cli.help import examples
 from aveyb_retrieval.errors import ConfigError, extra_for, plural
 from aveyb_retrieval.server.addresses import LOOPBACK
-from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.limits import Limits, flag
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ LIMITS = common.gather(
     Limits,
     *(
         click.option(
-            f"--{limit.name.replace('_', '-')}",
+            flag(limit.name),
             type=type(limit.default),
             default=limit.default,
             metavar=limit.metadata["unit"],

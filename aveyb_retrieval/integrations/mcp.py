@@ -361,14 +361,13 @@ def serve_http(server: _Server, host: str, port: int) -> None:
 
     async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
         if keys is not None and scope["type"] == "http":
-            current = keys.current()
-            number = current.which(Headers(scope=scope).get("authorization", ""))
-            if number is None:
+            key = keys.current().which(Headers(scope=scope).get("authorization", ""))
+            if key is None:
                 refusal = PlainTextResponse(
                     "send the header Authorization: Bearer KEY", 401, {"WWW-Authenticate": "Bearer"}
                 )
                 return await refusal(scope, receive, send)
-            scope.setdefault("state", {})["key"] = current.entries[number]
+            scope.setdefault("state", {})["key"] = key
         return await app(scope, receive, send)
 
     uvicorn.run(guarded, host=host, port=port, log_level="warning")

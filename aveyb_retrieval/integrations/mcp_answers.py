@@ -229,7 +229,7 @@ def contents_answer(index: Retriever, under: str, offset: int, max_tokens: int) 
         return _nothing("no documents", offset)
     more = ""
     if contents.left:
-        more = f"{contents.left:,} more: outline with offset={offset + len(lines)}"
+        more = f"{contents.left:,} more: outline with offset={offset + contents.entry_count}"
     return fit_lines(lines, max_tokens, more, offset)
 
 

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from aveyb_retrieval.documents.records import UNITS
 from aveyb_retrieval.indexes.search.quotes import QuoteCheck
-from aveyb_retrieval.indexes.search.reading import Match
+from aveyb_retrieval.indexes.search.reading import LISTED, Match
 
 if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.hit import Hit as FoundHit
@@ -217,9 +217,9 @@ class Outline(Answer, frozen=True, kw_only=True):
     index: IndexName
     folders: Annotated[
         list[Folder],
-        Meta(description="The folders in the ids, if there are more than 200 documents"),
+        Meta(description=f"The folders in the ids, if there are more than {LISTED} documents"),
     ]
-    documents: Annotated[list[Named], Meta(description="Up to 200, with the folders")]
+    documents: Annotated[list[Named], Meta(description=f"Up to {LISTED}, with the folders")]
     next: Annotated[
         Count | None, Meta(description="The `offset` of the next ones; null after the last")
     ]

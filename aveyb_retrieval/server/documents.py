@@ -24,6 +24,7 @@ from aveyb_retrieval.server.fields import read
 from aveyb_retrieval.server.keys import find, seen
 from aveyb_retrieval.server.refusals import Refusal
 from aveyb_retrieval.server.request_types import (
+    DEFAULT_CHARACTERS,
     MAX_PLACE,
     Check,
     DocumentPart,
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.search.reading import Document as StoredDocument
     from aveyb_retrieval.server.calls import Call
-
-SHOWN_CHARACTERS = 1 << 20  # of a document in one answer, unless more are asked for
 
 
 async def document(request: Request) -> Response:
@@ -70,7 +69,7 @@ async def document(request: Request) -> Response:
 def _part(stored: StoredDocument, fields: DocumentPart) -> tuple[int, int]:
     """Return the characters of a document that a request is about, `[first, last)`."""
     length = len(stored.text)
-    stop = fields.start + SHOWN_CHARACTERS if fields.stop is None else fields.stop
+    stop = fields.start + DEFAULT_CHARACTERS if fields.stop is None else fields.stop
     first, last = min(fields.start, length), min(stop, length)
     if fields.heading:
         first, last = excerpt(stored, heading=fields.heading, max_tokens=MAX_PLACE).span
@@ -126,12 +125,11 @@ async def outline(request: Request) -> Response:
         contents = call.index.contents(call.fields.under or "", offset=call.fields.offset)
         folders = [Folder(under=path, documents=count) for path, count in contents.folders]
         documents = [Named(id=stored.id, name=stored.name) for stored in contents.documents]
-        following = call.fields.offset + len(folders) + len(documents)
         return Outline(
             index=call.name,
             folders=folders,
             documents=documents,
-            next=following if contents.left else None,
+            next=call.fields.offset + contents.entry_count if contents.left else None,
         )
 
     return await answer(call.server, call.ticket, work)

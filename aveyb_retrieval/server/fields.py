@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import suppress
+from functools import cache
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args, get_origin
 
@@ -27,6 +28,8 @@ JSON, JSON_LINES = "application/json", "application/x-ndjson"
 
 _R = TypeVar("_R", bound=Request)
 
+_fields_of = cache(msgspec.structs.fields)  # it looks at all annotations anew
+
 
 async def read(request: HttpRequest, kind: type[_R]) -> _R:
     """Read a request from the body of a POST or PATCH, else from the URL, or raise what tells why
@@ -42,7 +45,7 @@ def take(kind: type[_R], fields: Mapping[str, Any]) -> _R:
     """Make a request of its fields, or raise ConfigError, InputError or Refusal (413), which name
     the field, its value and what it must be.
     """
-    declared = msgspec.structs.fields(kind)
+    declared = _fields_of(kind)
     if unknown := fields.keys() - {field.name for field in declared}:
         raise ConfigError(kind.unknown(min(unknown)))
     for field in declared:
@@ -179,7 +182,7 @@ def read_parameters(request: HttpRequest, kind: type[Request]) -> dict[str, Any]
     """Read the parameters of a URL; those that may be more than a text are read as JSON if they
     are JSON.
     """
-    texts = {field.name for field in msgspec.structs.fields(kind) if _is_text(field.type)}
+    texts = {field.name for field in _fields_of(kind) if _is_text(field.type)}
     parameters: dict[str, Any] = {}
     for name, value in request.query_params.multi_items():
         if name in parameters:

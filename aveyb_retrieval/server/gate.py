@@ -90,8 +90,7 @@ class Gate:
                 await _send_in_parts(message, send)
 
         keys = self._keys.current()
-        number = keys.which(request_headers.get("authorization", ""))
-        key = None if number is None else keys.entries[number]
+        key = keys.which(request_headers.get("authorization", ""))
         ticket = self._make_ticket(scope, receive, key)
         self._metrics.running.inc()
         try:

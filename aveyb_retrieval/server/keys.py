@@ -67,8 +67,8 @@ class Keys:
         ]
         self.entries = [*writers, *plain, *named]
         self._digests = [
-            (_digest(text.encode()), number)
-            for number, entry in enumerate(self.entries)
+            (_digest(text.encode()), entry)
+            for entry in self.entries
             for text in ([entry.key] if isinstance(entry.key, str) else entry.key)
         ]
         # Writing keys do not count: with them alone everybody may search.
@@ -79,16 +79,16 @@ class Keys:
         """The keys of this moment."""
         return self
 
-    def which(self, authorization: str) -> int | None:
-        """Return the number of the entry whose key a header `Authorization: Bearer KEY` has, None
-        if there is none; any wrong key takes equally long.
+    def which(self, authorization: str) -> Key | None:
+        """Return the entry whose key a header `Authorization: Bearer KEY` has, None if there is
+        none; any wrong key takes equally long.
         """
         scheme, _, key = authorization.partition(" ")
         sent = _digest(key.strip().encode("latin-1"))
-        numbers = [number for digest, number in self._digests if hmac.compare_digest(sent, digest)]
-        if scheme.lower() != "bearer" or not numbers or self.entries[numbers[0]].has_expired:
+        entries = [entry for digest, entry in self._digests if hmac.compare_digest(sent, digest)]
+        if scheme.lower() != "bearer" or not entries or entries[0].has_expired:
             return None
-        return numbers[0]
+        return entries[0]
 
 
 class KeyFile:

@@ -15,6 +15,11 @@ def _limit(default: float, unit: str, meaning: str, *, least: int = 1) -> Any:
     return field(default=default, metadata={"unit": unit, "meaning": meaning, "least": least})
 
 
+def flag(limit: str) -> str:
+    """Return the option of `aveyb-serve` that sets a limit."""
+    return f"--{limit.replace('_', '-')}"
+
+
 @dataclass(frozen=True)
 class Limits:
     """The limits of a server, each an option of `aveyb-serve`.

@@ -18,14 +18,13 @@ from aveyb_retrieval.server.calls import read_call
 from aveyb_retrieval.server.context import json_answer
 from aveyb_retrieval.server.keys import find
 from aveyb_retrieval.server.refusals import Refusal
-from aveyb_retrieval.server.request_types import BoxesOf, OfIndex, PageOf
+from aveyb_retrieval.server.request_types import MAX_MARKED, BoxesOf, OfIndex, PageOf
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
     from aveyb_retrieval.server.calls import Call
 
-MAX_MARKED = 20_000  # characters that are looked for on pages
 LOOK_SECONDS = 20  # of processor time for pages
 
 

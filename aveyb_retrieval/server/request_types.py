@@ -34,9 +34,13 @@ limits = Limits()
 
 DEFAULT_K = 10
 MAX_FACETS = 20  # fields whose values are counted, by a request
+MAX_VALUES = 100  # of a field, the most frequent ones, that an answer gives
+MAX_COUNTED = 10_000  # documents that hold words of a query, whose values are counted
 MAX_IDS = 10_000
 MAX_FIELD_CHARACTERS = 200  # of the name of a field: twenty of them fit into a URL
 MAX_PLACE = 1 << 40  # characters of a text
+DEFAULT_CHARACTERS = 1 << 20  # of a document in one answer, unless more are asked for
+MAX_MARKED = 20_000  # characters that are looked for on pages
 MAX_GRANTED = 1 << 40  # of what makes no difference
 CURSOR = "([0-9]{1,9})-([0-9a-f]{16})"
 # Only shown: msgspec 0.22 frees memory twice when it lets go of a union of a list and a text with a
@@ -128,13 +132,13 @@ class Search(OfIndex, frozen=True, kw_only=True):
     ids: Annotated[list[str], Meta(max_length=MAX_IDS)] | None = None
     facets: Annotated[
         Annotated[list[FieldName], items(MAX_FACETS)] | None,
-        description("Fields of metadata whose 100 most frequent values are counted"),
+        description(f"Fields of metadata whose {MAX_VALUES} most frequent values are counted"),
     ] = None
     facets_of: Annotated[
         Literal["all", "found"] | None,
         description(
             'Of which documents: "all" that `filter` and `ids` let through, or "found": of these,'
-            " those that hold words of the query, up to 10,000 for each"
+            f" those that hold words of the query, up to {MAX_COUNTED:,} for each"
         ),
     ] = "all"
     mode: Mode = Options.mode
@@ -190,7 +194,7 @@ class DocumentPart(OfIndex, frozen=True, kw_only=True):
     start: Annotated[int, Meta(ge=0, le=MAX_PLACE), description("First character")] = 0
     stop: Annotated[
         Annotated[int, Meta(ge=0, le=MAX_PLACE)] | None,
-        description("Character after the last. By default 1,048,576 are given"),
+        description(f"Character after the last. By default {DEFAULT_CHARACTERS:,} are given"),
     ] = None
     heading: Annotated[
         str | None,
@@ -249,7 +253,7 @@ class BoxesOf(OfIndex, frozen=True, kw_only=True):
     stop: Annotated[
         int,
         Meta(ge=0, le=MAX_PLACE),
-        description("Character after the last: at most 20,000 together"),
+        description(f"Character after the last: at most {MAX_MARKED:,} together"),
     ]
 
 
@@ -265,7 +269,9 @@ class PageOf(OfIndex, frozen=True, kw_only=True):
     stop: Annotated[
         int,
         Meta(ge=0, le=MAX_PLACE),
-        description("Character after the last, at most 20,000 together. With 0 nothing is marked"),
+        description(
+            f"Character after the last, at most {MAX_MARKED:,} together. With 0 nothing is marked"
+        ),
     ] = 0
 
 

@@ -19,7 +19,14 @@ from aveyb_retrieval.server.context import context, json_answer, raw_list
 from aveyb_retrieval.server.fields import read
 from aveyb_retrieval.server.keys import note_on
 from aveyb_retrieval.server.refusals import Refusal
-from aveyb_retrieval.server.request_types import CURSOR, DEFAULT_K, Search, SearchInUrl
+from aveyb_retrieval.server.request_types import (
+    CURSOR,
+    DEFAULT_K,
+    MAX_COUNTED,
+    MAX_VALUES,
+    Search,
+    SearchInUrl,
+)
 from aveyb_retrieval.server.work import parts
 
 if TYPE_CHECKING:
@@ -34,7 +41,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.server.limits import Limits
     from aveyb_retrieval.server.tickets import Ticket
 
-MAX_COUNTED = 10_000  # documents whose values are counted for a query
 QUERIES_AT_ONCE = 8  # in one turn: others have theirs in between
 HITS_AT_ONCE = 512  # passages and contexts counted as hits
 CHARACTERS_AT_ONCE = 16_384  # of queries in one turn
@@ -207,7 +213,7 @@ def _count_values(index: Retriever, fields: Search, queries: list[str]) -> bytes
     facets = {
         field: [
             Value(value=cast("str | float | bool", value), count=count)
-            for value, count in index.values(field, fields.filter, ids=ids)
+            for value, count in index.values(field, fields.filter, ids=ids, limit=MAX_VALUES)
         ]
         for field in fields.facets or ()
     }

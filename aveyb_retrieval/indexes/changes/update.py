@@ -471,6 +471,26 @@ class Batch:
         return self.report
 
 
+def insert_alone(
+    mode: Literal["add", "upsert"],
+    corpus: Source | None,
+    root: str | Path | IndexDirectory,
+    **options: Any,
+) -> Report:
+    """Add or upsert a corpus as the only change of a version; the same call continues one that was
+    interrupted.
+
+    Options are those of `InsertOptions`, `ReadOptions` and `WriteOptions`. A corpus without
+    documents is an InputError.
+    """
+    writing: Any = {
+        name: options.pop(name) for name in WriteOptions.__annotations__ if name in options
+    }
+    batch = Batch(root, **writing)
+    batch.insert(mode, corpus, options, allow_empty=False)
+    return batch.commit(resumable=True)
+
+
 def _folder_check(corpus: Any) -> Callable[[], None]:
     """Return a check that relative places of a corpus still name what they named when they were
     given.

@@ -120,6 +120,11 @@ class Contents(NamedTuple):
     documents: list[Document]
     left: int
 
+    @property
+    def entry_count(self) -> int:
+        """How many folders and documents are listed: an `offset` leaves out so many."""
+        return len(self.folders) + len(self.documents)
+
 
 @dataclass(frozen=True)
 class Excerpt:
