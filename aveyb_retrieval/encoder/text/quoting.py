@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from functools import cached_property
+from itertools import accumulate
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -98,6 +100,7 @@ _DISCLAIMERS = tuple(
 _DISCLAIMING = 3  # of these four, in one paragraph
 _LEAST_DISCLAIMER = 60  # characters
 _LONGEST_SIGNATURE = 2000  # characters below a rule
+_MOST_SIGNATURE_LINES = 60  # below a rule, with empty ones
 
 
 class _Line(NamedTuple):
@@ -186,11 +189,11 @@ class _Mail:
     def __init__(self, text: str) -> None:
         head = _HEAD.match(text)
         self._lines = _lines(text[:_LONGEST_MAIL], head.end() if head else 0)
-        self._places: list[int] = []  # at which quotations begin
-        self._is_repeated = [bool(line.level) for line in self._lines]
+        self._filled, self._shallower = _links(self._lines)
+        self._places: set[int] = set()  # at which quotations begin
+        self._repeated: list[Span] = []  # lines [start, stop) of quotations and endings
         self._find_quotations()
         self._find_endings()
-        self._fill_gaps()
 
     def spans(self) -> list[Span]:
         spans: list[Span] = []
@@ -209,6 +212,22 @@ class _Mail:
         own = next((line.start for line in self._own_lines() if line.words), None)
         # the headers alone are no passage
         return [start for start in places if start > first and own is not None and start > own]
+
+    @cached_property
+    def _is_repeated(self) -> list[bool]:
+        """Whether each line is repeated; an empty one is where the line above it is."""
+        changes = [0] * (len(self._lines) + 1)
+        for start, stop in self._repeated:
+            changes[start] += 1
+            changes[stop] -= 1
+        is_repeated = [
+            line.level > 0 or depth > 0
+            for line, depth in zip(self._lines, accumulate(changes[:-1]), strict=True)
+        ]
+        for number, line in enumerate(self._lines[1:], start=1):
+            if not line.words:
+                is_repeated[number] = is_repeated[number - 1]
+        return is_repeated
 
     def _own_lines(self) -> Iterator[_Line]:
         return (
@@ -230,25 +249,24 @@ class _Mail:
             if not is_marked and not is_sure:
                 number += 1
                 continue
-            self._places.append(first.start)
-            stop = below
-            if not is_marked:
-                stop = next(
-                    (n for n in range(below, len(self._lines)) if self._is_behind(n, level)),
-                    len(self._lines),
-                )
-            self._is_repeated[above:stop] = [True] * (stop - above)
+            self._places.add(first.start)
+            stop = below if is_marked else self._end_of_quotation(below, level)
+            self._repeated.append((above, stop))
             number = below
 
-    def _is_behind(self, number: int, level: int) -> bool:
-        """Whether a line is no longer in a quotation of marked lines."""
-        line = self._lines[number]
-        return line.level < level and bool(line.words)
+    def _end_of_quotation(self, number: int, level: int) -> int:
+        """The next line that is not empty, from a line on, and is quoted less deeply than `level`;
+        the number of lines where none is.
+        """
+        number = self._filled[number]
+        while number < len(self._lines) and self._lines[number].level >= level:
+            number = self._shallower[number]
+        return number
 
     def _level_below(self, number: int) -> int:
         """How deeply the next line that is not empty is quoted."""
-        below = (line.level for line in self._lines[number:] if line.words)
-        return next(below, 0)
+        filled = self._filled[number]
+        return self._lines[filled].level if filled < len(self._lines) else 0
 
     def _quotation(self, number: int) -> tuple[int, int, bool]:
         """The lines `[above, below)` that lead to a quotation and begin, or end, at a line, and
@@ -261,10 +279,10 @@ class _Mail:
                 return above, number + 1, is_sure
         ruled = _RULED.match(words)
         if ruled:
-            is_known = any(known in ruled["words"].lower() for known in _FORWARDED)
-            has_headers = self._header_count(number + 1) > 0
-            if is_known or has_headers:
-                return number, number + 1 + self._header_count(number + 1), True
+            title = ruled["words"].lower()
+            count = self._header_count(number + 1)
+            if count or any(words in title for words in _FORWARDED):
+                return number, number + 1 + count, True
         if _FROM.match(words) and (count := self._header_count(number)) >= _HEADERS:
             above = number
             if number and _RULE.match(self._lines[number - 1].words):
@@ -317,8 +335,8 @@ class _Mail:
         while number < len(self._lines):
             stop = self._ending(number)
             if stop > number:
-                self._places.append(self._lines[number].start)
-                self._is_repeated[number:stop] = [True] * (stop - number)
+                self._places.add(self._lines[number].start)
+                self._repeated.append((number, stop))
             number = max(stop, number + 1)
 
     def _ending(self, number: int) -> int:
@@ -333,18 +351,27 @@ class _Mail:
             stop = self._end_of_paragraph(number)
             if _is_disclaimer(" ".join(part.words for part in self._lines[number:stop])):
                 return stop
-        is_signature = _SIGNATURE.match(line.words) is not None
-        if not is_signature and not _RULE.match(line.words):
-            return number
-        stop = number + 1
-        while stop < len(self._lines) and not self._ends_signature(stop, number):
-            stop += 1
-        below = [part.words for part in self._lines[number + 1 : stop]]
-        size = sum(map(len, below))
-        is_contact = any(_ADDRESS.search(words) for words in below)
-        if is_signature or (is_contact and size <= _LONGEST_SIGNATURE):
-            return stop
+        if _SIGNATURE.match(line.words):
+            return self._end_of_signature(number, len(self._lines))
+        if _RULE.match(line.words):
+            longest = number + 1 + _MOST_SIGNATURE_LINES
+            stop = self._end_of_signature(number, longest + 1)
+            return stop if stop <= longest and self._is_contact(number + 1, stop) else number
         return number
+
+    def _is_contact(self, start: int, stop: int) -> bool:
+        """Whether lines are few words, with an address."""
+        lines = self._lines[start:stop]
+        if sum(len(line.words) for line in lines) > _LONGEST_SIGNATURE:
+            return False
+        return any(_ADDRESS.search(line.words) for line in lines)
+
+    def _end_of_signature(self, number: int, most: int) -> int:
+        """The line behind the signature whose first line is `number`, at most `most`."""
+        stop = number + 1
+        while stop < min(most, len(self._lines)) and not self._ends_signature(stop, number):
+            stop += 1
+        return stop
 
     def _ends_signature(self, number: int, first: int) -> bool:
         """Whether a signature ends in front of a line: a quotation begins, or its own ends."""
@@ -362,22 +389,37 @@ class _Mail:
             stop += 1
         return stop
 
-    def _fill_gaps(self) -> None:
-        """Let empty lines be repeated where the line above them is."""
-        for number, line in enumerate(self._lines[1:], start=1):
-            if not line.words:
-                self._is_repeated[number] = self._is_repeated[number - 1]
-
 
 def _lines(text: str, start: int) -> list[_Line]:
     lines = []
-    for whole in text[start:].splitlines(keepends=True):
-        marks = _MARKS.match(whole)
+    for written in text[start:].splitlines(keepends=True):
+        marks = _MARKS.match(written)
         level = sum(marks[0].count(sign) for sign in ">＞|") if marks else 0
-        words = whole[marks.end() if marks else 0 :].strip()
-        lines.append(_Line(start, start + len(whole), level, words))
-        start += len(whole)
+        words = written[marks.end() if marks else 0 :].strip()
+        lines.append(_Line(start, start + len(written), level, words))
+        start += len(written)
     return lines
+
+
+def _links(lines: list[_Line]) -> tuple[list[int], list[int]]:
+    """For each line the next one that is not empty, which may be itself; and for each that is not
+    empty, the next such line that is quoted less deeply. The number of lines where there is none.
+
+    With them, no walk begins anew for each of many quotations.
+    """
+    count = len(lines)
+    filled, shallower = [count] * (count + 1), [count] * count
+    for number in range(count - 1, -1, -1):
+        line = lines[number]
+        if not line.words:
+            filled[number] = filled[number + 1]
+            continue
+        filled[number] = number
+        below = filled[number + 1]
+        while below < count and lines[below].level >= line.level:
+            below = shallower[below]
+        shallower[number] = below
+    return filled, shallower
 
 
 def _is_lead(words: str) -> bool:
