@@ -16,6 +16,7 @@ Attack = Callable[[Random, Path], None]
 
 KINDS = {
     "corpus": "rigs.fuzz.inputs.corpus",
+    "file": "rigs.fuzz.files.damaged_file",
     "query": "rigs.fuzz.indexes.query",
     "filter": "rigs.fuzz.indexes.filter_",
     "manifest": "rigs.fuzz.indexes.manifest",

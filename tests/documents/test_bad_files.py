@@ -35,6 +35,17 @@ for package in ("pypdfium2", "selectolax", "docx"):
 DEEP_XML = b'<?xml version="1.0"?><!DOCTYPE a [<!ENTITY x "' + b"y" * 1000 + b'">' + b"".join(
     b'<!ENTITY x%d "%s">' % (i, (b"&x%d;" % (i - 1) if i else b"&x;") * 10) for i in range(9)
 ) + b"]><a>&x8;</a>"  # fmt: skip
+
+
+def changed_zip(sign: bytes, place: int, value: bytes) -> bytes:
+    """An archive of one file, in whose first head with this sign some bytes are others."""
+    data = bytearray(make_zip({"content.xml": b"<a/>"}))
+    start = data.index(sign) + place
+    data[start : start + len(value)] = value
+    return bytes(data)
+
+
+LISTED, LISTS_END = b"PK\x01\x02", b"PK\x05\x06"
 # Made where they are read: a bomb takes a second to make.
 HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
     "garbage.pdf": (lambda: b"%PDF-1.4 nothing", "not a PDF file"),
@@ -54,6 +65,15 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: make_zip({"a.txt": b" " * (257 << 20)}),
         "at most 268,435,456 bytes are read",
     ),
+    "later.zip": (
+        lambda: changed_zip(LISTED, 6, b"\x54\x00"),
+        "not a ZIP archive (zip file version 8.4)",
+    ),
+    "before.ods": (
+        lambda: changed_zip(LISTS_END, 16, b"\xff\x0f\x00\x00"),
+        "damaged: 'content.xml' cannot be unpacked (negative seek value",
+    ),
+    "control.xml": (lambda: b"<a>\0</a>", "damaged: 'the file' is not XML ("),
     "entities.epub": (lambda: make_zip({"META-INF/container.xml": DEEP_XML}), "damaged"),
     "no-opf.epub": (
         lambda: make_zip({"mimetype": b"application/epub+zip"}),
@@ -69,6 +89,23 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
 def test_a_hostile_file_ends_in_one_line(read: Read, name: str) -> None:
     make, words = HOSTILE[name]
     assert words in reason(read, name, make())
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        (rb"tin \u9999999999?40", "tin \ufffd40"),
+        (rb"tin \u-70000?40", "tin \ufffd40"),
+        (rb"tin \uc lead", "tin lead"),
+        (rb"tin \u-10179?40", "tin \ufffd40"),
+        (rb"tin \u-10179?\u-8704?40", "tin \U0001f60040"),
+        (rb"tin \u8364?40", "tin \u20ac40"),
+    ],
+)
+def test_a_character_of_rtf_that_is_none_costs_no_more_than_itself(
+    read: Read, written: bytes, text: str
+) -> None:
+    assert read("a.rtf", b"{\\rtf1\\ansi " + written + b"}").text == text
 
 
 def test_broken_references_and_three_thousand_pages_end(read: Read) -> None:

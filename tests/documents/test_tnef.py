@@ -62,6 +62,16 @@ FILE = (
 )
 
 
+def samples() -> list[bytes]:
+    """Attributes of a mail with a page and two files."""
+    return [
+        CODEPAGE,
+        attribute(PROPERTIES, properties((LONG, 0x8001, bytes(4)), WEB_PAGE)),
+        *(TABLE, attribute(DATA, b"metal,price\ntin,40\n")),
+        *(TABLE, attribute(FILE_PROPERTIES, properties(*FILE))),
+    ]
+
+
 @pytest.mark.parametrize(
     ("attributes", "words"),
     [

@@ -45,7 +45,7 @@ def open_archive(data: bytes) -> zipfile.ZipFile:
         )
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
-    except (zipfile.BadZipFile, ValueError, OSError) as error:
+    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
         raise Unreadable(f"damaged: not a ZIP archive ({error})") from None
     total = sum(info.file_size for info in archive.infolist())
     if total > MAX_UNPACKED or len(archive.infolist()) > _MAX_FILES:
@@ -73,6 +73,7 @@ def read_member(archive: zipfile.ZipFile, member: str | zipfile.ZipInfo) -> byte
         NotImplementedError,
         EOFError,
         OSError,
+        ValueError,  # of a place in front of the file
     ) as error:
         raise Unreadable(f"damaged: {name!r} cannot be unpacked ({error})") from None
 

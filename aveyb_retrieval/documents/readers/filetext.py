@@ -16,15 +16,19 @@ if TYPE_CHECKING:
 
 # control characters; tab, newline, form feed stay
 _NO_TEXT = re.compile("[\x00-\x08\x0e-\x1f\x7f\ufffe\uffff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")  # half of a character, as UTF-16 writes it
 # Where a word may be divided: no part of it. In scripts without blanks a zero-width one parts
 # words, and stays.
 _DIVISIONS = re.compile("[\u00ad\u2060\ufeff]|(?<![\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])\u200b")
 
 
 class Unreadable(Exception):
-    """The reason why a file has no text that could be indexed, which every reader raises (becomes
-    `Rejected`).
+    """The reason why a file has no text that could be indexed, on one line, which every reader
+    raises (becomes `Rejected`).
     """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(one_line(reason))  # a library's own words may have several
 
 
 class Unrecognized(Unreadable):
@@ -128,12 +132,14 @@ def check_characters(count: int, limits: Limits) -> None:
 
 
 def clean(text: str) -> str:
-    """Remove control characters, and end lines with a newline; what is stored as it was written
-    does without.
+    """Remove control characters, join characters that are written as two halves, and end lines with
+    a newline; what is stored as it was written does without.
     """
     # a vertical tab is a line break inside of a paragraph: of slides, and of mails that Word has
     # written
     text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\v", "\n")
+    if not text.isascii() and _SURROGATE.search(text):
+        text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
     return whole_words(_NO_TEXT.sub("", text))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import TYPE_CHECKING
 
 from aveyb_retrieval.documents.readers.filetext import (
@@ -43,6 +44,9 @@ _RTF_TOKEN = re.compile(
     re.DOTALL,
 )
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
+_RTF_CHARACTER = re.compile(r"\\(?P<name>uc?)(?P<number>-?\d+)?(?![a-z\d])")
+_NO_CHARACTER = 0xFFFD
+_LONGEST_NUMBER = 10  # digits
 
 if TYPE_CHECKING:
     from aveyb_retrieval.documents.readers.limits import Limits
@@ -168,9 +172,22 @@ def _group_end(source: str, start: int) -> int:
     return len(source)
 
 
+def _in_range(match: re.Match[str]) -> str:
+    """A character that RTF writes as a number, or how many stand in for one, as striprtf takes it:
+    other numbers end it.
+    """
+    name, number = match["name"], match["number"]
+    if name == "uc":
+        return f"\\uc{number or 1}"
+    if number is None or -0x10000 <= int(number[:_LONGEST_NUMBER]) <= sys.maxunicode:
+        return match[0]
+    return f"\\u{_NO_CHARACTER}"
+
+
 def _rtf_text(source: str, encoding: str | None) -> str:
     from striprtf.striprtf import rtf_to_text
 
+    source = _RTF_CHARACTER.sub(_in_range, source)
     text = rtf_to_text(source, encoding=encoding or "cp1252", errors="replace")
     parts, position = [""], 0
     for match in _RAISED_TEXT.finditer(text):
