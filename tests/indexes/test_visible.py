@@ -12,6 +12,7 @@ import pytest
 
 from aveyb_retrieval import ConfigError, Index, InputError, Retriever, build_index
 from aveyb_retrieval.indexes.store.rows import RowTable
+from aveyb_retrieval.indexes.store.tables import Tables
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -313,3 +314,32 @@ def test_a_beginning_of_too_many_words_is_refused_before_all_texts_of_a_part_are
             part.search("x*", mode="lexical", operators=True)
         assert sum(read) == 64
         assert part.search("x39y1*", mode="lexical", operators=True)
+
+
+def test_searches_of_a_part_read_once_what_all_passages_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    build_index(
+        [*documents("legal", 12, 1), *documents("board", 12, 2)],
+        tmp_path / "i",
+        model=FakeEmbedder(),
+    )
+    read: list[str] = []
+
+    def count_reads(name: str) -> None:
+        reader = getattr(Tables, name)
+
+        def counted(tables: Tables, *kind: Any) -> Any:
+            read.append(" ".join([name, *kind]))
+            return reader(tables, *kind)
+
+        monkeypatch.setattr(Tables, name, counted)
+
+    for name in ("repeating", "light", "renamed"):
+        count_reads(name)
+    with Retriever.load(tmp_path / "i", model=FakeEmbedder()) as whole:
+        part = whole.visible(SEEN)
+        for query in QUERIES[:2]:
+            assert part.search(query, 3)
+        assert part.visible({"year": 2001}).search(QUERIES[0], 3)
+    assert sorted(read) == ["light document", "light passage", "renamed", "repeating"]

@@ -109,9 +109,11 @@ class VisibleSnapshot(Snapshot):
         )
         self._lists: dict[tuple[Kind, str], np.ndarray] = {}
 
+    # what is read of all documents is remembered by the whole, which outlives a search
+
     @cached_property
     def language(self) -> Language:
-        return self._whole.language  # remembered there, as are the two below
+        return self._whole.language
 
     @cached_property
     def languages(self) -> tuple[str, ...]:
@@ -120,6 +122,10 @@ class VisibleSnapshot(Snapshot):
     @cached_property
     def _light(self) -> dict[Kind, tuple[IntArray, FloatArray]]:
         return self._whole._light
+
+    @cached_property
+    def _repeating(self) -> tuple[IntArray, FloatArray]:
+        return self._whole._repeating
 
     @cached_property
     def _renamed(self) -> Renamed:
