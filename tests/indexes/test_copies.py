@@ -8,9 +8,11 @@ import re
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from aveyb_retrieval import Retriever, build_index
+from aveyb_retrieval.indexes.store import copies
 from aveyb_retrieval.indexes.store.copies import NO_WORDS, copy_digest
 from aveyb_retrieval.indexes.store.tables import Tables
 from tests.indexes.fake import FakeEmbedder
@@ -110,6 +112,21 @@ def test_a_difference_at_the_end_of_a_long_text_counts() -> None:
     assert copy_digest(f"{long} five.") != six == copy_digest(f"{long} SIX!")
     assert copy_digest("...") == copy_digest("") == NO_WORDS, "without a word nothing is said"
     assert -(1 << 63) <= six < 1 << 63
+
+
+def test_a_passage_of_all_the_text_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "A first sentence. And - with 1.5 % - a second."
+    spans = np.array([[0, len(text)], [0, 17], [18, len(text)]])
+    expected = [copy_digest(text[start:stop]) for start, stop in spans.tolist()]
+    hashed: list[str] = []
+
+    def count(text: str) -> int:
+        hashed.append(text)
+        return copy_digest(text)
+
+    monkeypatch.setattr(copies, "copy_digest", count)
+    assert copies.passage_copy_digests(text, spans, expected[0]) == expected
+    assert hashed == [text[:17], text[18:]]
 
 
 def test_texts_without_words_are_copies_of_nothing(tmp_path: Path) -> None:

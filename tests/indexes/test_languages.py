@@ -14,6 +14,7 @@ from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.indexes.changes.languages import describe_languages
 from aveyb_retrieval.indexes.search.fusion import fuse_scores
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
+from aveyb_retrieval.indexes.store import languages
 from aveyb_retrieval.indexes.store.languages import DocumentLanguages, SeveralLanguages
 from tests import one_change
 
@@ -51,6 +52,18 @@ def test_languages_are_told_apart() -> None:
 @pytest.mark.parametrize("text", [TABLE, "Bridge 7", "", "def f(x): return x + 1\n" * 20])
 def test_what_is_no_prose_takes_the_main_language(text: str) -> None:
     assert DocumentLanguages({"en": 10}).of([text, ENGLISH]) == ["en", "en"]
+
+
+def test_prose_and_tables_in_the_main_language_load_no_identifier(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def identify(text: str) -> tuple[str, float]:
+        raise AssertionError(f"identified: {text}")
+
+    monkeypatch.setattr(languages, "identify", identify)
+    short = [f"Bridge {number} is closed to vehicles" for number in range(50)]
+    texts = [ENGLISH, TABLE, *short, ""]
+    assert DocumentLanguages().of(texts) == ["en"] * len(texts)
 
 
 def test_short_texts_together_say_what_they_are_in() -> None:

@@ -39,7 +39,7 @@ from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.encoding import AUTO
 from aveyb_retrieval.indexes.store.called import name_words
 from aveyb_retrieval.indexes.store.columns import Text, word_columns
-from aveyb_retrieval.indexes.store.copies import copy_digests, thread_digest
+from aveyb_retrieval.indexes.store.copies import copy_digests, passage_copy_digests, thread_digest
 from aveyb_retrieval.indexes.store.languages import DocumentLanguages, rules_of, stemmer_of
 from aveyb_retrieval.indexes.store.manifest import Counts
 from aveyb_retrieval.indexes.store.rows import CALLED, FORMS, VECTOR, WORDS, fixed_lists
@@ -173,12 +173,18 @@ def make_rows(
             )
             codes += [tokens.codes[start:stop].tobytes() for start, stop in ranges]
     numbers = np.arange(first_doc, first_doc + len(made))
+    copies = copy_digests(text for _, text, _, _ in texts)
+    copies_of_passages = [
+        digest
+        for (_, text, spans, _), of_text in zip(texts, copies.tolist(), strict=True)
+        for digest in passage_copy_digests(text, spans, of_text)
+    ]
     bounds = np.concatenate([spans for _, _, spans, _ in texts])
     columns: dict[str, dict[str, Any]] = {
         "texts": {
             "doc": numbers,
             "text": [text for _, text, _, _ in texts],
-            COPY: copy_digests(text for _, text, _, _ in texts),
+            COPY: copies,
             THREAD: [thread_digest(record.metadata) for record, _, _ in made],
             WORDS: of_texts,
             FORMS: forms,
@@ -196,9 +202,7 @@ def make_rows(
                     texts_of_passages(text, spans) for _, text, spans, _ in texts
                 )
             ),
-            COPY: copy_digests(
-                text[start:stop] for _, text, spans, _ in texts for start, stop in spans.tolist()
-            ),
+            COPY: np.array(copies_of_passages, np.int64),
             WEIGHT: np.concatenate(weights),
             SHARE: np.concatenate([passage_shares(text, spans) for _, text, spans, _ in texts]),
             WORDS: in_passages,

@@ -48,13 +48,7 @@ def called_by(
     client, count with the id: neither is among the words that an index ranks a document by. Dates
     do not count: they are mostly those of writing or filing.
     """
-    path = _SUFFIX.sub("", unquote(document_id[:MAX_NAME_CHARACTERS]))
-    labels = " ".join(islice(_labels(metadata), MAX_VALUES))[:MAX_NAME_CHARACTERS]
-    texts = (
-        f"{path} {labels}",
-        title[:MAX_NAME_CHARACTERS],
-        beginning[:BEGINNING_CHARACTERS],
-    )
+    texts = (*_named_by(document_id, title, metadata), beginning[:BEGINNING_CHARACTERS])
     return CalledBy(*(language.stored(with_parts(text)) for text in texts))
 
 
@@ -62,12 +56,22 @@ def name_words(
     language: Language, document_id: str, title: str, metadata: Mapping[str, Any]
 ) -> str:
     """Return the words that a document is called by without its text, as they are stored."""
-    called = called_by(language, document_id, title, metadata, "")
-    return spaced(" ".join(dict.fromkeys(f"{called.path}{called.title}".split())))
+    texts = _named_by(document_id, title, metadata)
+    words = "".join(language.stored(with_parts(text)) for text in texts).split()
+    return spaced(" ".join(dict.fromkeys(words)))
+
+
+def _named_by(document_id: str, title: str, metadata: Mapping[str, Any]) -> tuple[str, str]:
+    """The texts that name a document: its id and labels, and its title."""
+    path = _SUFFIX.sub("", unquote(document_id[:MAX_NAME_CHARACTERS]))
+    labels = " ".join(islice(_labels(metadata), MAX_VALUES))[:MAX_NAME_CHARACTERS]
+    return f"{path} {labels}", title[:MAX_NAME_CHARACTERS]
 
 
 def with_parts(text: str) -> str:
     """The text, with letters and long numbers also apart: `FY2018` is also `FY 2018`."""
+    if not _YEARS.search(text):
+        return text
     parts = [_YEARS.sub(" ", run) for run in text.split() if _YEARS.search(run)]
     return " ".join([text, *parts])
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import IntArray
 
 NO_THREAD = 0  # the digest of what is in no conversation
-_WORDS_AT_ONCE = 4096
+_MATCHES_AT_ONCE = 4096
 NO_WORDS = 0  # the digest of a text without words, which is a copy of nothing
 _PLAIN = dict.fromkeys([*range(0x2010, 0x2015), 0x2212], "-") | dict.fromkeys(
     map(ord, "\u2018\u2019\u02bc"), "'"
@@ -38,8 +38,8 @@ _BROKEN = re.compile(r"-\n(?<=[^\W\d_]-\n)(?=[^\W\d_])")  # a word at the end of
 _UNITS = re.compile(
     r"\d[\s-]?(?:M(?:Wh?|VA?|g|A|Hz|Ω|J|Pa|eV|L|bit|bps)|[kKMGTP]i?B(?:ps)?)(?![^\W\d_])"
 )
-_WORDS = regex.compile(
-    r"""[^\W\d_]+
+_WORDS = regex.compile(  # words with one space between them are one match: fewer are faster
+    r"""[^\W\d_]+(?:[ ][^\W\d_]+)*+
       | (?:(?<!\w)[.,])?\d+(?:[.,:/'-]\d+)*(?:e[+-]\d+)?  # a number, date or time
       | (?<!\w)-(?=[\w.\p{Sc}])               # a minus, but no dash of a list or between words
       | (?<=\S[ ])-(?=[ ]\p{Sc}?[.,]?\d)      # the same, or "to", with a space
@@ -59,7 +59,7 @@ def copy_digest(text: str) -> int:
     Two of a billion different texts have one digest with a probability of 0.03.
     """
     words, sums, is_empty = normalized_words(text), blake2b(digest_size=8), True
-    while batch := list(islice(words, _WORDS_AT_ONCE)):
+    while batch := list(islice(words, _MATCHES_AT_ONCE)):
         sums.update(f"{'' if is_empty else ' '}{' '.join(batch)}".encode())
         is_empty = False
     return NO_WORDS if is_empty else int.from_bytes(sums.digest(), "little", signed=True)
@@ -79,8 +79,19 @@ def copy_digests(texts: Iterable[str]) -> IntArray:
     return np.array([copy_digest(text) for text in texts], np.int64)
 
 
+def passage_copy_digests(text: str, spans: IntArray, of_text: int) -> list[int]:
+    """The digests of passages, characters `[n, 2]` of a text whose own digest is known: it is that
+    of a passage of all the text, too.
+    """
+    whole = (0, len(text))
+    return [
+        of_text if (start, stop) == whole else copy_digest(text[start:stop])
+        for start, stop in spans.tolist()
+    ]
+
+
 def normalized_words(text: str) -> Iterator[str]:
-    """The words that copies have in common, in order."""
+    """The words that copies have in common, in order; those with one space between are together."""
     if not text.isascii():
         text = _FORMS.sub(
             lambda match: unicodedata.normalize("NFKC", match[0]), _UNSEEN.sub("", text)
@@ -90,4 +101,4 @@ def normalized_words(text: str) -> Iterator[str]:
     text = _UNITS.sub(
         lambda match: match[0].replace("M", "mega ").replace("B", "byte"), _BROKEN.sub("", text)
     )
-    return (match[0] for match in _WORDS.finditer(text.lower()))
+    return map(regex.Match.group, _WORDS.finditer(text.lower()))

@@ -12,10 +12,10 @@ all of them where that is not clear.
 from __future__ import annotations
 
 import copy
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.indexes.encoding import AUTO, ENGLISH
@@ -152,20 +152,43 @@ class DocumentLanguages:
 def written_in(text: str, main: str) -> str:
     """Return the language of a text among documents that are mostly in the main one."""
     sample = _sample(text)
-    words = [word.lower() for word in islice(runs_of(sample), _WORDS)]
+    words = " ".join(runs_of(sample)[:_WORDS]).lower().split()
     mains = _stop_share(words, main)
     if mains >= _CLEARLY:
         return main
-    code, _ = identify(sample)
     letters = "".join(words)
-    if sum(letter.isascii() for letter in letters) < len(letters) / 2:
-        return code  # its script says what it is not
-    return code if _stop_share(words, code) > max(mains, _PROSE) else main
+    if len(letters.encode("ascii", "ignore")) < len(letters) / 2:
+        return identify(sample)[0]  # its script says what it is not
+    least = max(mains, _PROSE)
+    if not _is_confirmed(words, least):
+        return main
+    code, _ = identify(sample)
+    return code if _stop_share(words, code) > least else main
 
 
 def _stop_share(words: Sequence[str], code: str) -> float:
     stop = _stop_words(code)
-    return sum(word in stop for word in words) / max(len(words), 1)
+    return sum(map(stop.__contains__, words)) / max(len(words), 1)
+
+
+def _is_confirmed(words: Sequence[str], least: float) -> bool:
+    """Whether some language's stop words have a larger share of some words than `least`.
+
+    If not, no language found would be taken, and finding one takes ten times as long.
+    """
+    by_word = _languages_of_stop_words()
+    counts = Counter(chain.from_iterable(by_word.get(word, ()) for word in words))
+    return max(counts.values(), default=0) / max(len(words), 1) > least
+
+
+@cache
+def _languages_of_stop_words() -> dict[str, list[str]]:
+    """Which languages each stop word is one of."""
+    languages = defaultdict[str, list[str]](list)
+    for code in NAMES:
+        for word in _stop_words(code):
+            languages[word].append(code)
+    return dict(languages)
 
 
 @cache

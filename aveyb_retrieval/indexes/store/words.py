@@ -35,7 +35,7 @@ import re
 import unicodedata
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
@@ -109,6 +109,8 @@ def runs_of(text: str) -> list[str]:
     """The runs of letters, digits and marks of a text, in order, as `WORD` finds them in the
     cleaned text.
     """
+    if text.isascii():
+        return _PLAIN_WORD.findall(text)
     text = unicodedata.normalize("NFKC", _without_signs(text))
     if _PLAIN.fullmatch(text):
         return _PLAIN_WORD.findall(text)
@@ -337,7 +339,8 @@ class Language:
         """Return the words of a text as they are stored: with one space before and after each, ""
         where it has none.
         """
-        return spaced(" ".join(filter(None, self.split(text)[:2])))
+        lines = self._lines(text)
+        return spaced(" ".join(filter(None, chain(lines[0::3], lines[1::3]))))
 
     def words(self, query: str) -> list[str]:
         """Return the words to look up for a query, each once, synonyms last; stop words if there
@@ -434,9 +437,13 @@ class Language:
         """Return the words of a text in order, what it is found by besides, and its different words
         as written.
         """
-        lines = "\n".join(map(self.split_runs.__getitem__, runs_of(text))).split("\n")
+        lines = self._lines(text)
         words, second_words, forms = (" ".join(filter(None, lines[part::3])) for part in range(3))
         return words, second_words, " ".join(dict.fromkeys(forms.split()))
+
+    def _lines(self, text: str) -> list[str]:
+        """Return the three lines of each run of a text, as `split_runs` makes them."""
+        return "\n".join(map(self.split_runs.__getitem__, runs_of(text))).split("\n")
 
     @cached_property
     def split_runs(self) -> RememberedWords[str]:
