@@ -28,6 +28,7 @@ from aveyb_retrieval.indexes.search.rerank import load_cross_encoder
 from tests.encoder.models import small_config
 from tests.encoder.onnx.forms import store_table_in_int8
 from tests.encoder.test_released import read_fixture
+from tests.refusals import Refusal, refusals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -225,19 +226,47 @@ def test_heads_take_embeddings_and_give_hidden_states(cls: Any) -> None:
     assert model(IDS).hidden_states is None
 
 
-def test_labels_out_of_range_and_of_other_shapes_are_refused() -> None:
+def classified(labels: torch.Tensor, **options: str) -> object:
+    """The answer of a head of three classes to two texts with these labels."""
     model = small(AveyBForSequenceClassification, num_labels=3)
-    with pytest.raises(InputError, match="labels hold 3; they must be from 0 to 2"):
-        model(IDS, labels=torch.tensor([0, 3]))
-    with pytest.raises(InputError, match=r"labels have shape \(3,\)"):
-        model(IDS, labels=torch.tensor([0, 1, 2]))
-    with pytest.raises(InputError, match=r"labels have shape \(2,\), logits \(2, 3\)"):
-        model(IDS, labels=torch.tensor([0.0, 1.0]))
-    model.config.problem_type = "guess"
-    with pytest.raises(ConfigError, match="problem_type is 'guess'"):
-        model(IDS, labels=torch.tensor([0, 1]))
-    with pytest.raises(InputError, match="labels hold -1"):
-        small(AveyBForTokenClassification)(IDS, labels=torch.full_like(IDS, -1))
+    model.config.problem_type = options.get("problem_type")
+    return model(IDS, labels=labels)
+
+
+@refusals(
+    (
+        "a class too high",
+        InputError,
+        "labels hold 3; they must be from 0 to 2",
+        lambda: classified(torch.tensor([0, 3])),
+    ),
+    (
+        "a label too many",
+        InputError,
+        r"labels have shape \(3,\)",
+        lambda: classified(torch.tensor([0, 1, 2])),
+    ),
+    (
+        "numbers for classes",
+        InputError,
+        r"labels have shape \(2,\), logits \(2, 3\)",
+        lambda: classified(torch.tensor([0.0, 1.0])),
+    ),
+    (
+        "an unknown problem",
+        ConfigError,
+        "problem_type is 'guess'",
+        lambda: classified(torch.tensor([0, 1]), problem_type="guess"),
+    ),
+    (
+        "a negative tag",
+        InputError,
+        "labels hold -1",
+        lambda: small(AveyBForTokenClassification)(IDS, labels=torch.full_like(IDS, -1)),
+    ),
+)
+def test_labels_that_do_not_fit_are_refused(refused: Refusal) -> None:
+    refused()
 
 
 def test_several_labels_at_once_and_one_number() -> None:

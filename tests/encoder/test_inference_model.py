@@ -20,6 +20,7 @@ from aveyb_retrieval.encoder.network.split_encoder import InferenceModel
 from aveyb_retrieval.errors import BackendError, ModelError
 from tests.encoder.models import PRESETS, small_config, small_model
 from tests.encoder.onnx.forms import save_model
+from tests.refusals import Refusal, refusals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,29 +75,44 @@ def test_the_embedded_model_in_float16_becomes_float32() -> None:
         assert torch.equal(model.encode_batch(ids), expected)
 
 
-def test_a_checkpoint_that_does_not_fill_it_is_refused(tmp_path: Path) -> None:
-    small_model("paper").save_pretrained(tmp_path)
-    path = tmp_path / "model.safetensors"
-    whole = path.read_bytes()
+def change_tensors(path: Path, leave_out: str = "", **tensors: torch.Tensor) -> None:
+    """Write a checkpoint again with other tensors."""
     # a copy: the file is written over, and load_file maps it in older releases
-    tensors = load(whole)
-    path.write_bytes(whole[:-10])
-    with pytest.raises(ModelError, match="damaged or cut short"):
-        InferenceModel.load(tmp_path)
-    save_file(
-        {name: tensor for name, tensor in tensors.items() if name != "ranker.down_proj"}, path
-    )
-    with pytest.raises(ModelError, match=r"lacks 1 parameter, first 'ranker.down_proj'"):
-        InferenceModel.load(tmp_path)
-    save_file({**tensors, "layers.9.fuser.weight": torch.zeros(1)}, path)
-    with pytest.raises(ModelError, match="no place in the model"):
-        InferenceModel.load(tmp_path)
-    save_file({**tensors, "embed.weight": torch.zeros(96, 32)}, path)
-    with pytest.raises(ModelError, match=r"embed.weight has shape"):
-        InferenceModel.load(tmp_path)
-    path.unlink()
-    with pytest.raises(ModelError, match=r"no model.safetensors"):
-        InferenceModel.load(tmp_path)
+    stored = load(path.read_bytes())
+    stored.pop(leave_out, None)
+    save_file({**stored, **tensors}, path)
+
+
+@refusals(
+    (
+        "cut short",
+        ModelError,
+        "damaged or cut short",
+        lambda path: path.write_bytes(path.read_bytes()[:-10]),
+    ),
+    (
+        "a parameter is missing",
+        ModelError,
+        r"lacks 1 parameter, first 'ranker.down_proj'",
+        lambda path: change_tensors(path, "ranker.down_proj"),
+    ),
+    (
+        "a layer too many",
+        ModelError,
+        "no place in the model",
+        lambda path: change_tensors(path, **{"layers.9.fuser.weight": torch.zeros(1)}),
+    ),
+    (
+        "another shape",
+        ModelError,
+        r"embed.weight has shape",
+        lambda path: change_tensors(path, **{"embed.weight": torch.zeros(96, 32)}),
+    ),
+    ("missing", ModelError, r"no model.safetensors", lambda path: path.unlink()),
+)
+def test_a_checkpoint_that_does_not_fill_it_is_refused(tmp_path: Path, refused: Refusal) -> None:
+    small_model("paper").save_pretrained(tmp_path)
+    refused.then(lambda path: InferenceModel.load(path.parent), tmp_path / "model.safetensors")
 
 
 def test_overflow_in_float16_is_an_error(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.errors import InputError
 from tests.encoder.models import PRESETS, small_config, small_model
+from tests.refusals import Refusal, refusals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -178,16 +179,40 @@ def test_save_and_load_keep_every_output(tmp_path: Path) -> None:
         torch.testing.assert_close(loaded, model(ids).last_hidden_state, atol=0, rtol=0)
 
 
-def test_shapes_that_cannot_be_a_batch_are_named() -> None:
-    model = small_model("paper")
-    with pytest.raises(InputError, match=r"\[B, T\]"):
-        model(torch.zeros(3, dtype=torch.long))
-    with pytest.raises(InputError, match=r"\(1, 4\).*\(1, 3\)"):
-        model(torch.zeros(1, 3, dtype=torch.long), torch.ones(1, 4))
-    with pytest.raises(InputError, match="labels"):
-        AveyBForMaskedLM(small_config("paper"))(
-            torch.zeros(1, 3, dtype=torch.long), labels=torch.zeros(1, 4)
-        )
+def ids_of(*shape: int) -> torch.Tensor:
+    return torch.zeros(*shape, dtype=torch.long)
+
+
+@refusals(
+    ("no batch", InputError, r"\[B, T\]", lambda: small_model("paper")(ids_of(3))),
+    (
+        "a mask of another length",
+        InputError,
+        r"\(1, 4\).*\(1, 3\)",
+        lambda: small_model("paper")(ids_of(1, 3), torch.ones(1, 4)),
+    ),
+    (
+        "labels of another length",
+        InputError,
+        "labels",
+        lambda: AveyBForMaskedLM(small_config("paper"))(ids_of(1, 3), labels=torch.zeros(1, 4)),
+    ),
+    ("no tokens", InputError, "either input_ids or inputs_embeds", lambda: small_model("paper")()),
+    (
+        "tokens twice",
+        InputError,
+        "either input_ids or inputs_embeds",
+        lambda: small_model("paper")(ids_of(2, 5), inputs_embeds=torch.zeros(2, 5, 32)),
+    ),
+    (
+        "embeddings of another width",
+        InputError,
+        r"inputs_embeds must be \[B, T, 32\]; .* \(2, 5, 31\)",
+        lambda: small_model("paper")(inputs_embeds=torch.zeros(2, 5, 31)),
+    ),
+)
+def test_what_cannot_be_a_batch_is_refused(refused: Refusal) -> None:
+    refused()
 
 
 def test_a_local_start_weighs_near_tokens_alike_around_every_position() -> None:
@@ -300,13 +325,3 @@ def test_gradients_reach_given_embeddings() -> None:
     assert embedded.grad is not None and model.embed.weight.grad is not None
     rows = torch.zeros_like(model.embed.weight).index_add_(0, ids[0], embedded.grad[0])
     torch.testing.assert_close(rows, model.embed.weight.grad, atol=1e-3, rtol=1e-3)
-
-
-def test_ids_and_embeddings_that_do_not_fit() -> None:
-    model = small_model("paper")
-    ids = torch.zeros(2, 5, dtype=torch.long)
-    for arguments in ({}, {"input_ids": ids, "inputs_embeds": model.embed(ids)}):
-        with pytest.raises(InputError, match="either input_ids or inputs_embeds"):
-            model(**arguments)
-    with pytest.raises(InputError, match=r"inputs_embeds must be \[B, T, 32\]; .* \(2, 5, 31\)"):
-        model(inputs_embeds=model.embed(ids)[..., :31])

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.encoder.network.tensors import released_tensors
 from aveyb_retrieval.errors import ModelError
+from tests.refusals import Refusal, refusals
 
 Fixture = tuple[dict[str, torch.Tensor], dict]
 DATA = Path(__file__).parents[1] / "data"
@@ -122,22 +123,43 @@ def test_a_folder_in_the_authors_format_loads_with_from_pretrained(
     assert isinstance(loaded, AveyBForMaskedLM) and not any(info.values())
 
 
-def test_checkpoints_that_do_not_fit_are_refused(small: Fixture, tmp_path: Path) -> None:
+def without(tensors: dict[str, torch.Tensor], name: str) -> dict[str, torch.Tensor]:
+    return {other: tensor for other, tensor in tensors.items() if other != name}
+
+
+@refusals(
+    (
+        "a parameter is missing",
+        ModelError,
+        r"lacks 1 parameter, first 'layers.2.spatial_proj'",
+        lambda stored, config: AveyBModel.from_released(
+            without(stored, "layers.2.spatial_proj"), **config
+        ),
+    ),
+    (
+        "a layer too many",
+        ModelError,
+        "no place in the model",
+        lambda stored, config: AveyBModel.from_released(stored, **{**config, "n_layers": 3}),
+    ),
+    (
+        "another shape",
+        ModelError,
+        r"ranker.down_proj has shape \(16, 64\) in the checkpoint, .* \(16, 48\)",
+        lambda stored, config: AveyBModel.from_released(stored, **{**config, "k": 2}),
+    ),
+)
+def test_checkpoints_that_do_not_fit_are_refused(small: Fixture, refused: Refusal) -> None:
     tensors, config = small
-    stored = weights(tensors)
-    with pytest.raises(ModelError, match=r"lacks 1 parameter, first 'layers.2.spatial_proj'"):
-        AveyBModel.from_released(
-            {n: t for n, t in stored.items() if n != "layers.2.spatial_proj"}, **config
-        )
-    with pytest.raises(ModelError, match="no place in the model"):
-        AveyBModel.from_released(stored, **{**config, "n_layers": 3})
-    with pytest.raises(
-        ModelError, match=r"ranker.down_proj has shape \(16, 64\) in the checkpoint, .* \(16, 48\)"
-    ):
-        AveyBModel.from_released(stored, **{**config, "k": 2})
+    refused(weights(tensors), config)
+
+
+@pytest.mark.parametrize("lacking", ["tensors", "fields"])
+def test_a_folder_of_a_checkpoint_that_lacks_something_is_refused(
+    small: Fixture, tmp_path: Path, lacking: str
+) -> None:
+    config = small[1] if lacking == "tensors" else {"d_embed": 64}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match="safetensors only"):
-        AveyBModel.from_pretrained(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({"d_embed": 64}))
-    with pytest.raises(ModelError, match="lacks"):
+    words = "safetensors only" if lacking == "tensors" else "lacks"
+    with pytest.raises(ModelError, match=words):
         AveyBModel.from_pretrained(tmp_path)

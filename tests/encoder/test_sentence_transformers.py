@@ -24,6 +24,7 @@ from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.passages import PassageSize, cut_passages, repeat_title
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, ModelError
+from tests.refusals import Refusal, refusals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -248,15 +249,29 @@ def test_the_fingerprint_follows_weights_tokenizer_and_prompts(
         assert Embedder.load(copy).fingerprint != embedder.fingerprint
 
 
-def test_folders_that_cannot_be_used_are_named(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="no such model folder"):
-        Embedder.load(tmp_path / "nothing")
-    with pytest.raises(ModelError, match="owner/name"):
-        Embedder.load("some-model")
-    with pytest.raises(ConfigError, match="precision is 'int4'; choose one of auto, int8, float32"):
-        Embedder.load(folder, precision="int4")
-    with pytest.raises(ConfigError, match="max_tokens is 0"):
-        Embedder.load(folder, max_tokens=0)
+@refusals(
+    (
+        "missing",
+        ModelError,
+        "no such model folder",
+        lambda folder: Embedder.load(folder / "nothing"),
+    ),
+    ("no owner", ModelError, "owner/name", lambda folder: Embedder.load("some-model")),
+    (
+        "precision",
+        ConfigError,
+        "precision is 'int4'; choose one of auto, int8, float32",
+        lambda folder: Embedder.load(folder, precision="int4"),
+    ),
+    (
+        "limit",
+        ConfigError,
+        "max_tokens is 0",
+        lambda folder: Embedder.load(folder, max_tokens=0),
+    ),
+)
+def test_what_cannot_be_loaded_is_refused(folder: Path, refused: Refusal) -> None:
+    refused(folder)
 
 
 @pytest.mark.parametrize(

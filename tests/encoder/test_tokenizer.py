@@ -5,6 +5,7 @@ used.
 import base64
 import json
 import os
+import shutil
 import time
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from aveyb_retrieval.encoder.text.tokenizer import (
     AveyBTokenizer,
 )
 from aveyb_retrieval.errors import InputError, ModelError
+from tests.refusals import Refusal, refusals
 
 SHARED = Path(os.environ.get("AVEYB_SHARED", Path(__file__).parents[3] / "shared"))
 MERGES = [
@@ -191,11 +193,17 @@ def test_megabytes(tokenizer: AveyBTokenizer, lines: int) -> None:
     assert offsets[-1, 1] == len(text) and (np.diff(offsets[:, 0]) >= 0).all()
 
 
-def test_lone_surrogate_is_named(tokenizer: AveyBTokenizer) -> None:
-    with pytest.raises(InputError, match=r"character 3 .* U\+D800"):
-        tokenizer.encode("abc\ud800")
-    with pytest.raises(InputError, match="must be a str"):
-        tokenizer.encode(b"bytes")  # type: ignore[arg-type]
+@refusals(
+    (
+        "half of a surrogate pair",
+        InputError,
+        r"character 3 .* U\+D800",
+        lambda tokenizer: tokenizer.encode("abc\ud800"),
+    ),
+    ("bytes", InputError, "must be a str", lambda tokenizer: tokenizer.encode(b"bytes")),
+)
+def test_what_is_no_text_is_refused(tokenizer: AveyBTokenizer, refused: Refusal) -> None:
+    refused(tokenizer)
 
 
 @pytest.mark.parametrize("ids", [[-1], [10_000], [1, 2, 275]])
@@ -221,21 +229,45 @@ def change_settings(folder: Path, **fields: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
-def test_missing_files(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="is missing"):
-        AveyBTokenizer.load(tmp_path)
-    copy_of(folder, tmp_path)
-    (tmp_path / "vocab.tiktoken").unlink()
-    with pytest.raises(ModelError, match=r"vocab\.tiktoken is missing"):
-        AveyBTokenizer.load(tmp_path)
-
-
-def test_changed_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
-    copy_of(folder, tmp_path)
-    path = tmp_path / "vocab.tiktoken"
+def cut_the_vocabulary(folder: Path) -> None:
+    path = folder / "vocab.tiktoken"
     path.write_bytes(path.read_bytes()[:-8])
-    with pytest.raises(ModelError, match="SHA-256"):
-        AveyBTokenizer.load(tmp_path)
+
+
+@refusals(
+    ("missing", ModelError, "is missing", shutil.rmtree),
+    (
+        "without a vocabulary",
+        ModelError,
+        r"vocab\.tiktoken is missing",
+        lambda folder: (folder / "vocab.tiktoken").unlink(),
+    ),
+    ("another vocabulary", ModelError, "SHA-256", cut_the_vocabulary),
+    (
+        "settings that are not JSON",
+        ModelError,
+        "is not JSON",
+        lambda folder: (folder / "aveyb_tokenizer.json").write_text("{"),
+    ),
+    (
+        "settings that are a list",
+        ModelError,
+        "not JSON of an object",
+        lambda folder: (folder / "aveyb_tokenizer.json").write_text("[]"),
+    ),
+    (
+        "a pattern that matches nothing",
+        ModelError,
+        r"pattern 'x\*' cannot be used",
+        lambda folder: change_settings(folder, pattern="x*"),
+    ),
+)
+def test_a_folder_that_cannot_be_loaded_is_refused(
+    folder: Path, tmp_path: Path, refused: Refusal
+) -> None:
+    (tmp_path / "copy").mkdir()
+    copy_of(folder, tmp_path / "copy")
+    refused.then(lambda path: AveyBTokenizer.load(path).encode("abc"), tmp_path / "copy")
 
 
 @pytest.mark.parametrize(
@@ -286,28 +318,22 @@ def test_bad_settings(folder: Path, tmp_path: Path, fields: dict[str, object], r
         AveyBTokenizer.load(tmp_path)
 
 
-def test_a_pattern_that_matches_nothing_is_an_error_of_ours(folder: Path, tmp_path: Path) -> None:
-    copy_of(folder, tmp_path)
-    change_settings(tmp_path, pattern="x*")
-    with pytest.raises(ModelError, match=r"pattern 'x\*' cannot be used"):
-        AveyBTokenizer.load(tmp_path).encode("abc")
-
-
-def test_settings_that_are_not_json(folder: Path, tmp_path: Path) -> None:
-    copy_of(folder, tmp_path)
-    (tmp_path / "aveyb_tokenizer.json").write_text("{")
-    with pytest.raises(ModelError, match="is not JSON"):
-        AveyBTokenizer.load(tmp_path)
-    (tmp_path / "aveyb_tokenizer.json").write_text("[]")
-    with pytest.raises(ModelError, match="not JSON of an object"):
-        AveyBTokenizer.load(tmp_path)
-
-
-def test_vocabulary_without_every_byte() -> None:
-    with pytest.raises(ModelError, match="1 of the 256 single bytes"):
-        AveyBTokenizer.from_ranks([bytes([b]) for b in range(255)])
-    with pytest.raises(ModelError, match="has ranks 97 and 256"):
-        AveyBTokenizer.from_ranks([bytes([b]) for b in range(256)] + [b"a"])
+@refusals(
+    (
+        "a byte is missing",
+        ModelError,
+        "1 of the 256 single bytes",
+        lambda: AveyBTokenizer.from_ranks([bytes([b]) for b in range(255)]),
+    ),
+    (
+        "a byte twice",
+        ModelError,
+        "has ranks 97 and 256",
+        lambda: AveyBTokenizer.from_ranks([*(bytes([b]) for b in range(256)), b"a"]),
+    ),
+)
+def test_a_vocabulary_without_every_byte_once_is_refused(refused: Refusal) -> None:
+    refused()
 
 
 def test_vocabulary_file_is_tiktokens_format(folder: Path, tokenizer: AveyBTokenizer) -> None:

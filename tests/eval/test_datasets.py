@@ -15,6 +15,7 @@ from aveyb_retrieval.eval import data
 from aveyb_retrieval.eval.data import Corpus, Document, load_dataset
 from aveyb_retrieval.eval.tasks import PAPER, STANDARD, make_task
 from tests.eval.toys import DOCUMENTS, JUDGEMENTS, QUERIES, write_folder, write_jsonl
+from tests.refusals import Refusal, refusals
 
 
 def test_folder(tmp_path):
@@ -145,15 +146,23 @@ def test_an_id_is_read_as_it_is_written(tmp_path, name):
     assert list(make_task(dataset).queries) == [name]
 
 
-def test_unknown_names(tmp_path):
-    with pytest.raises(
-        InputError, match=r"neither a folder nor a known data set; known are mldr, "
-    ):
-        load_dataset("nothing-like-it")
-    with pytest.raises(InputError, match=r"no qrels"):
-        folder = write_folder(tmp_path / "toy", dev=False)
-        (folder / "qrels" / "test.tsv").unlink()
-        load_dataset(str(folder))
+def load_without_qrels(folder):
+    write_folder(folder, dev=False)
+    (folder / "qrels" / "test.tsv").unlink()
+    load_dataset(str(folder))
+
+
+@refusals(
+    (
+        "a name",
+        InputError,
+        r"neither a folder nor a known data set; known are mldr, ",
+        lambda folder: load_dataset("nothing-like-it"),
+    ),
+    ("a folder without qrels", InputError, r"no qrels", load_without_qrels),
+)
+def test_what_is_no_data_set_is_refused(tmp_path, refused: Refusal):
+    refused(tmp_path / "toy")
 
 
 README = """---
@@ -371,19 +380,38 @@ def test_a_copy_of_links_as_the_cache_of_the_hub_has_it(tmp_path, datasets_cache
     assert load_dataset(f"nq={copy}").splits["test"].judgements["q1"] == {"d1": 2, "d3": 0}
 
 
-def test_wrong_copies(tmp_path, datasets_cache):
-    copy = write_hub_beir(tmp_path / "copy")
-    with pytest.raises(InputError, match=r"no split 'train'|mldr-v1.0-LANG"):
-        load_dataset(f"mldr={copy}")
-    with pytest.raises(InputError, match=r"not a known data set"):
-        load_dataset(f"nonsense={copy}")
-    with pytest.raises(InputError, match=r"no such folder"):
-        load_dataset(f"nq={tmp_path / 'nowhere'}")
+def lose_an_id(copy):
     write_jsonl(copy / "queries.jsonl", [{"key": "q1", "text": "x"}])
-    with pytest.raises(
-        InputError, match=r"queries.jsonl, line 1: '_id' must be a non-empty id, not None"
-    ):
-        load_dataset(f"nq={copy}")
+
+
+@refusals(
+    (
+        "another data set",
+        InputError,
+        r"no split 'train'|mldr-v1.0-LANG",
+        lambda copy: load_dataset(f"mldr={copy}"),
+    ),
+    (
+        "an unknown name",
+        InputError,
+        r"not a known data set",
+        lambda copy: load_dataset(f"nonsense={copy}"),
+    ),
+    (
+        "no folder",
+        InputError,
+        r"no such folder",
+        lambda copy: load_dataset(f"nq={copy / 'nowhere'}"),
+    ),
+    (
+        "a query without an id",
+        InputError,
+        r"queries.jsonl, line 1: '_id' must be a non-empty id, not None",
+        lambda copy: (lose_an_id(copy), load_dataset(f"nq={copy}")),
+    ),
+)
+def test_wrong_copies_are_refused(tmp_path, datasets_cache, refused: Refusal):
+    refused(write_hub_beir(tmp_path / "copy"))
 
 
 def test_offline_says_what_is_missing_and_a_saved_cache_works(

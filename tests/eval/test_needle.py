@@ -12,6 +12,7 @@ from needles import FORMS, SYSTEMS, Cell, heat_maps, make_haystack, run_needles
 
 from aveyb_retrieval.errors import ConfigError
 from tests.indexes.fake import FakeEmbedder
+from tests.refusals import Refusal, refusals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,11 +47,22 @@ def test_every_question_has_one_document_and_one_place(form: str, texts: list[st
     assert again == rows
 
 
-def test_what_cannot_be_hidden() -> None:
-    with pytest.raises(ConfigError, match="form is 'name'; choose one of number, word"):
-        make_haystack(100, [0], seeds=1, distractors=0, form="name", count=len)
-    with pytest.raises(ConfigError, match="depth is 101"):
-        make_haystack(100, [0, 101], seeds=1, distractors=0, form="word", count=len)
+@refusals(
+    (
+        "form",
+        ConfigError,
+        "form is 'name'; choose one of number, word",
+        lambda: make_haystack(100, [0], seeds=1, distractors=0, form="name", count=len),
+    ),
+    (
+        "depth",
+        ConfigError,
+        "depth is 101",
+        lambda: make_haystack(100, [0, 101], seeds=1, distractors=0, form="word", count=len),
+    ),
+)
+def test_what_cannot_be_hidden_is_refused(refused: Refusal) -> None:
+    refused()
 
 
 def test_words_find_every_needle_and_a_blind_model_finds_them_by_chance() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.eval.base import rank, read_run, write_run
 from aveyb_retrieval.eval.data import collect_qrels, read_qrels
+from tests.refusals import Refusal, refusals
 
 WANTED = {"q1": {"d1": 1, "d2": 0}, "q2": {"d1": 2}}
 
@@ -80,12 +81,12 @@ def test_bad_qrels(tmp_path, text, message):
         read_qrels(path)
 
 
-def test_missing_and_binary_qrels(tmp_path):
-    with pytest.raises(InputError, match=r"no such qrels file"):
-        read_qrels(tmp_path / "none.tsv")
-    (tmp_path / "x.tsv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match=r"not UTF-8"):
-        read_qrels(tmp_path / "x.tsv")
+@refusals(
+    ("missing", InputError, r"no such qrels file", lambda path: None),
+    ("binary", InputError, r"not UTF-8", lambda path: path.write_bytes(b"\xff\xfe\x00")),
+)
+def test_missing_and_binary_qrels_are_refused(tmp_path, refused: Refusal):
+    refused.then(read_qrels, tmp_path / "x.tsv")
 
 
 def test_decisions_are_announced(tmp_path):

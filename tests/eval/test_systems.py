@@ -21,6 +21,7 @@ from aveyb_retrieval.eval.systems import BM25System, IndexSystem
 from aveyb_retrieval.eval.tasks import make_task
 from aveyb_retrieval.indexes.search import options, ranking
 from tests.eval.toys import ToyEmbedder, write_folder
+from tests.refusals import Refusal, refusals
 
 
 @pytest.fixture
@@ -258,11 +259,22 @@ def test_every_encoded_document_is_reported(task, tmp_path):
     assert all(stage.startswith("toy: ") for stage, *_ in seen)
 
 
-def test_foreign_documents_and_silence_are_errors(task):
-    with pytest.raises(InputError, match=r"'stranger' for query 'q1', which is not in the corpus"):
-        run_system(Fixed({"q1": {"stranger": 1.0}}), task)
-    with pytest.raises(InputError, match=r"returned nothing for any of the 3 queries"):
-        run_system(Fixed({"q1": {}}), task)
+@refusals(
+    (
+        "documents of another corpus",
+        InputError,
+        r"'stranger' for query 'q1', which is not in the corpus",
+        lambda task: run_system(Fixed({"q1": {"stranger": 1.0}}), task),
+    ),
+    (
+        "nothing at all",
+        InputError,
+        r"returned nothing for any of the 3 queries",
+        lambda task: run_system(Fixed({"q1": {}}), task),
+    ),
+)
+def test_answers_that_cannot_be_scored_are_refused(task, refused: Refusal):
+    refused(task)
 
 
 def test_missing_queries_are_counted(task):

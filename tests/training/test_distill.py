@@ -20,6 +20,7 @@ from aveyb_retrieval.training.distill import DistillationLoss, batch_scores, tra
 from aveyb_retrieval.training.run_folder import TrainingRun, last_checkpoint
 from aveyb_retrieval.training.sentence_trainer import sentence_model, train_sentence_model
 from aveyb_retrieval.training.settings import DistillSettings
+from tests.refusals import Refusal, refusals
 
 from .conftest import SENTENCES, in_two_processes, tiny_config
 from .test_mlm import StopAfter, same, same_to
@@ -127,17 +128,36 @@ def test_gradients_are_finite_for_single_texts() -> None:
     )
 
 
-def test_bad_losses() -> None:
-    vectors = unit(4, 3, seed=0).numpy()
-    with pytest.raises(ConfigError, match="temperature is 0"):
-        DistillationLoss(Echo(3), vectors, temperature=0)
-    with pytest.raises(ConfigError, match="nothing to learn"):
-        DistillationLoss(Echo(3), vectors, vector_weight=0, score_weight=0)
-    loss = DistillationLoss(Echo(3), vectors)
-    with pytest.raises(InputError, match="1 texts and 2 teacher rows"):
-        loss([{"given": torch.ones(2, 3)}], torch.zeros(2, 2, dtype=torch.int64))
-    with pytest.raises(InputError, match="rows 1 to 4, there are 4"):
-        loss([{"given": torch.ones(2, 3)}], torch.tensor([[1], [4]]))
+def distillation_loss(**options: float) -> DistillationLoss:
+    """A loss over four teacher vectors of width 3."""
+    return DistillationLoss(Echo(3), unit(4, 3, seed=0).numpy(), **options)
+
+
+@refusals(
+    ("temperature", ConfigError, "temperature is 0", lambda: distillation_loss(temperature=0)),
+    (
+        "weights",
+        ConfigError,
+        "nothing to learn",
+        lambda: distillation_loss(vector_weight=0, score_weight=0),
+    ),
+    (
+        "rows of another batch",
+        InputError,
+        "1 texts and 2 teacher rows",
+        lambda: distillation_loss()(
+            [{"given": torch.ones(2, 3)}], torch.zeros(2, 2, dtype=torch.int64)
+        ),
+    ),
+    (
+        "rows out of range",
+        InputError,
+        "rows 1 to 4, there are 4",
+        lambda: distillation_loss()([{"given": torch.ones(2, 3)}], torch.tensor([[1], [4]])),
+    ),
+)
+def test_bad_losses_are_refused(refused: Refusal) -> None:
+    refused()
 
 
 def test_a_teacher_of_another_dimension(

@@ -20,6 +20,7 @@ from aveyb_retrieval.training import trainer
 from aveyb_retrieval.training.pretraining import evaluate_labels, open_held_out, pretrain
 from aveyb_retrieval.training.run_folder import RunCallback, TrainingRun, check_shapes, read_metrics
 from aveyb_retrieval.training.settings import MLMSettings
+from tests.refusals import Refusal, refusals
 
 from .conftest import SENTENCES, in_two_processes, tiny_config
 
@@ -148,14 +149,27 @@ def test_a_run_leaves_everything(tokenizer: AveyBTokenizer, tmp_path: Path) -> N
     assert read_metrics(tmp_path / "metrics.jsonl")[-2]["tokens_per_second"] > 0
 
 
-def test_nothing_is_overwritten(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
-    run(tmp_path, tokenizer, replace(SETTINGS, steps=1))
-    with pytest.raises(ConfigError, match="already holds a run"):
-        run(tmp_path, tokenizer, replace(SETTINGS, steps=1))
-    with pytest.raises(ConfigError, match=r"learning_rate = 0\.003, now it is 0\.5"):
-        run(tmp_path, tokenizer, replace(SETTINGS, steps=1, learning_rate=0.5), resume=True)
-    with pytest.raises(InputError, match="holds no run to resume"):
-        run(tmp_path / "other", tokenizer, resume=True)
+@refusals(
+    ("a new run", ConfigError, "already holds a run", run),
+    (
+        "another rate",
+        ConfigError,
+        r"learning_rate = 0\.003, now it is 0\.5",
+        lambda *where, settings: run(*where, replace(settings, learning_rate=0.5), resume=True),
+    ),
+    (
+        "an empty folder",
+        InputError,
+        "holds no run to resume",
+        lambda folder, *where, settings: run(folder / "other", *where, settings, resume=True),
+    ),
+)
+def test_nothing_is_overwritten(
+    tokenizer: AveyBTokenizer, tmp_path: Path, refused: Refusal
+) -> None:
+    settings = replace(SETTINGS, steps=1)
+    run(tmp_path, tokenizer, settings)
+    refused(tmp_path, tokenizer, settings=settings)
 
 
 class NaNAt:
@@ -292,17 +306,30 @@ def test_bad_settings(
         run(tmp_path, tokenizer, replace(SETTINGS, **changes))
 
 
-def test_too_little_text_and_too_small_a_model(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="one sequence needs 40"):
-        pretrain(
+@refusals(
+    (
+        "text",
+        InputError,
+        "one sequence needs 40",
+        lambda folder, tokenizer: pretrain(
             fresh(),
             tokenizer,
             ["short"],
-            TrainingRun(tmp_path / "a", DATA, device="cpu"),
+            TrainingRun(folder, DATA, device="cpu"),
             settings=SETTINGS,
-        )
-    with pytest.raises(ConfigError, match="the model 300 embeddings"):
-        run(tmp_path / "b", tokenizer, model=fresh(vocab_size=300))
+        ),
+    ),
+    (
+        "vocabulary",
+        ConfigError,
+        "the model 300 embeddings",
+        lambda folder, tokenizer: run(folder, tokenizer, model=fresh(vocab_size=300)),
+    ),
+)
+def test_too_little_text_and_too_small_a_model(
+    tokenizer: AveyBTokenizer, tmp_path: Path, refused: Refusal
+) -> None:
+    refused(tmp_path / "run", tokenizer)
 
 
 def two_process_run(folder: Path) -> None:

@@ -7,6 +7,7 @@ from torch import nn
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.settings import SCHEDULES, RunSettings
 from aveyb_retrieval.training.trainer import learning_rate_factor, parameter_groups
+from tests.refusals import Refusal, refusals
 
 
 def test_decay_reaches_matrices_only() -> None:
@@ -51,8 +52,14 @@ def test_after_the_warm_up_schedules_are_those_of_transformers() -> None:
         ), name
 
 
-def test_unknown_names() -> None:
-    with pytest.raises(ConfigError, match="schedule is 'zigzag'"):
-        RunSettings(schedule="zigzag").check()
-    with pytest.raises(ConfigError, match="warmup is 1"):
-        RunSettings(warmup=1.0).check()
+@refusals(
+    (
+        "schedule",
+        ConfigError,
+        "schedule is 'zigzag'",
+        lambda: RunSettings(schedule="zigzag").check(),
+    ),
+    ("warmup", ConfigError, "warmup is 1", lambda: RunSettings(warmup=1.0).check()),
+)
+def test_settings_out_of_range_are_refused(refused: Refusal) -> None:
+    refused()

@@ -1,3 +1,4 @@
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ from aveyb_retrieval.encoder.network.model import IGNORED_LABEL
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.pretraining import MaskedSequences, pack_texts
+from tests.refusals import Refusal, refusals
 
 from .conftest import SENTENCES
 
@@ -73,9 +75,22 @@ def test_an_epoch_sees_every_sequence_once_in_an_order_of_its_own(
     assert first != second
 
 
-def test_too_little_text_and_bad_rates(tokenizer: AveyBTokenizer, packed: Path) -> None:
-    with pytest.raises(InputError, match="one sequence needs 1000000"):
-        MaskedSequences(packed, length=1_000_000, mask_id=0)
-    for rate in (0.0, 1.0, 0.001):
-        with pytest.raises(ConfigError, match="mask_rate"):
-            MaskedSequences(packed, length=40, mask_id=0, mask_rate=rate)
+@refusals(
+    (
+        "length",
+        InputError,
+        "one sequence needs 1000000",
+        lambda packed: MaskedSequences(packed, length=1_000_000, mask_id=0),
+    ),
+    *(
+        (
+            f"mask_rate {rate}",
+            ConfigError,
+            "mask_rate",
+            partial(MaskedSequences, length=40, mask_id=0, mask_rate=rate),
+        )
+        for rate in (0.0, 1.0, 0.001)
+    ),
+)
+def test_too_little_text_and_bad_rates_are_refused(packed: Path, refused: Refusal) -> None:
+    refused(packed)

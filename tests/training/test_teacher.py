@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.training.teacher import cache_vectors, load_teacher, read_vectors
+from tests.refusals import Refusal, refusals
 
 from ..wordpiece import save_teacher, save_vocabulary
 from .conftest import SENTENCES, tiny_config
@@ -64,49 +66,76 @@ def test_queries_and_documents_have_prompts_of_their_own(teacher: str, tmp_path:
         read("q", "query", ("why: ", "what: "))
 
 
-def test_another_cache_is_refused(teacher: str, tmp_path: Path) -> None:
+@refusals(
+    (
+        "other texts",
+        InputError,
+        "texts_sha256",
+        lambda **cache: cache_vectors([*TEXTS[:-1], "changed"], **cache),
+    ),
+    (
+        "another precision",
+        InputError,
+        "precision",
+        lambda **cache: cache_vectors(TEXTS, **cache, precision="bfloat16"),
+    ),
+    (
+        "an unknown precision",
+        ConfigError,
+        "precision is 'int3'",
+        lambda **cache: cache_vectors(TEXTS, **cache, precision="int3"),
+    ),
+)
+def test_another_cache_is_refused(teacher: str, tmp_path: Path, refused: Refusal) -> None:
+    cache = {"folder": tmp_path, "model": teacher, "shard_size": 10}
+    cache_vectors(TEXTS, **cache)
+    refused(**cache)
+
+
+def cut_a_shard(folder: Path) -> None:
+    np.save(folder / "vectors-00002.npy", np.zeros((5, 7), dtype=np.float16))
+
+
+def change_the_description(folder: Path) -> None:
+    (folder / "teacher.json").write_text(json.dumps({"teacher": "x"}))
+
+
+@refusals(
+    ("no vectors", InputError, "does not hold teacher vectors", shutil.rmtree),
+    ("a shard", InputError, r"has shape \(5, 7\), \(5, 48\) is expected", cut_a_shard),
+    ("the description", InputError, "cannot be read", change_the_description),
+)
+def test_damage_is_named(teacher: str, tmp_path: Path, refused: Refusal) -> None:
     cache_vectors(TEXTS, tmp_path, model=teacher, shard_size=10)
-    with pytest.raises(InputError, match="texts_sha256"):
-        cache_vectors([*TEXTS[:-1], "changed"], tmp_path, model=teacher, shard_size=10)
-    with pytest.raises(InputError, match="precision"):
-        cache_vectors(TEXTS, tmp_path, model=teacher, shard_size=10, precision="bfloat16")
+    refused.then(read_vectors, tmp_path)
 
 
-def test_damage_is_named(teacher: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="does not hold teacher vectors"):
-        read_vectors(tmp_path)
-    cache_vectors(TEXTS, tmp_path, model=teacher, shard_size=10)
-    np.save(tmp_path / "vectors-00002.npy", np.zeros((5, 7), dtype=np.float16))
-    with pytest.raises(InputError, match=r"has shape \(5, 7\), \(5, 48\) is expected"):
-        read_vectors(tmp_path)
-    (tmp_path / "teacher.json").write_text(json.dumps({"teacher": "x"}))
-    with pytest.raises(InputError, match="cannot be read"):
-        read_vectors(tmp_path)
-
-
-def test_unknown_precision(teacher: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="precision is 'int3'"):
-        cache_vectors(TEXTS, tmp_path, model=teacher, precision="int3")
-
-
-def test_a_teacher_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        ModelError, match=r"teacher .*nothing: sentence-transformers cannot load it"
-    ):
-        cache_vectors(TEXTS, tmp_path / "cache", model=str(tmp_path / "nothing"))
-
-
-def test_a_teacher_whose_vocabulary_is_not_its_own_is_refused(tmp_path: Path) -> None:
-    folder = save_teacher(tmp_path / "other", SENTENCES)
+def lack_embeddings(folder: Path) -> None:
     save_vocabulary(folder, SENTENCES, rows=220)
-    with pytest.raises(ModelError, match="vocabulary has tokens that its embeddings lack"):
-        cache_vectors(TEXTS, tmp_path / "cache", model=str(folder))
+
+
+def lack_a_vocabulary(folder: Path) -> None:
     (folder / "tokenizer.json").unlink()  # transformers makes an empty one
-    with pytest.raises(ModelError, match="other: its vocabulary holds no words"):
-        cache_vectors(TEXTS, tmp_path / "cache", model=str(folder))
+
+
+def cut_the_weights(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"cut")
-    with pytest.raises(ModelError, match="other: sentence-transformers cannot load it"):
-        cache_vectors(TEXTS, tmp_path / "cache", model=str(folder))
+
+
+@refusals(
+    ("missing", ModelError, "teacher .*other: sentence-transformers cannot load it", shutil.rmtree),
+    (
+        "embeddings of fewer tokens",
+        ModelError,
+        "vocabulary has tokens that its embeddings lack",
+        lack_embeddings,
+    ),
+    ("no vocabulary", ModelError, "other: its vocabulary holds no words", lack_a_vocabulary),
+    ("weights", ModelError, "other: sentence-transformers cannot load it", cut_the_weights),
+)
+def test_a_damaged_teacher_is_refused(tmp_path: Path, refused: Refusal) -> None:
+    folder = save_teacher(tmp_path / "other", SENTENCES)
+    refused.then(lambda folder: cache_vectors(TEXTS, tmp_path / "cache", model=str(folder)), folder)
 
 
 def test_a_teachers_own_limit_and_prompts_stay(teacher: str, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import zstandard
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.training.texts import fingerprint, read_texts
+from tests.refusals import Refusal, refusals
 
 LINES = b"".join(json.dumps({"text": f"text {i} é"}).encode() + b"\n" for i in range(3))
 
@@ -57,12 +58,17 @@ def test_a_file_that_is_cut_short_or_damaged_is_refused(tmp_path: Path, suffix: 
         list(read_texts([path]))
 
 
-def test_missing_and_unknown_files(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is not a file"):
-        list(read_texts([tmp_path / "no.jsonl"]))
+def list_texts(paths: list[Path]) -> list[str]:
+    return list(read_texts(paths))
+
+
+@refusals(
+    ("missing", InputError, "is not a file", lambda folder: list_texts([folder / "no.jsonl"])),
+    ("unknown", InputError, "unknown kind", lambda folder: list_texts([folder / "a.pdf"])),
+)
+def test_missing_and_unknown_files_are_refused(tmp_path: Path, refused: Refusal) -> None:
     (tmp_path / "a.pdf").write_bytes(b"")
-    with pytest.raises(InputError, match="unknown kind"):
-        list(read_texts([tmp_path / "a.pdf"]))
+    refused(tmp_path)
 
 
 def test_fingerprint_follows_the_bytes(tmp_path: Path) -> None:

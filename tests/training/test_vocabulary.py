@@ -1,8 +1,7 @@
-import pytest
-
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.texts import train_vocabulary
+from tests.refusals import Refusal, refusals
 
 from .conftest import SENTENCES
 
@@ -31,8 +30,19 @@ def test_auto_tokenizer_agrees(tokenizer: AveyBTokenizer, tmp_path) -> None:
         assert theirs(text)["input_ids"] == tokenizer.encode(text)[0].tolist()
 
 
-def test_bad_sizes() -> None:
-    with pytest.raises(ConfigError, match="vocab_size is 261"):
-        train_vocabulary(SENTENCES, 261)
-    with pytest.raises(InputError, match="give more text or ask for fewer"):
-        train_vocabulary(["only this"], 300)
+@refusals(
+    (
+        "fewer than bytes",
+        ConfigError,
+        "vocab_size is 261",
+        lambda: train_vocabulary(SENTENCES, 261),
+    ),
+    (
+        "more than the text has",
+        InputError,
+        "give more text or ask for fewer",
+        lambda: train_vocabulary(["only this"], 300),
+    ),
+)
+def test_bad_sizes_are_refused(refused: Refusal) -> None:
+    refused()
