@@ -320,8 +320,8 @@ class OcrTry:
 
 @dataclass(frozen=True)
 class Rejected:
-    """A line of the input that is not a document, with the reason; `in_folder` says that it is a
-    file found in a folder.
+    """A line or a file of the input that is not a document, with the reason; `in_folder` says that
+    it is a file found in a folder.
 
     `ocr_try`: OCR may read it another time.
     """

@@ -74,6 +74,10 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], str]] = {
         "damaged: 'content.xml' cannot be unpacked (negative seek value",
     ),
     "control.xml": (lambda: b"<a>\0</a>", "damaged: 'the file' is not XML ("),
+    "many.zip": (
+        lambda: make_zip({f"{number}.txt": b"" for number in range((1 << 16) + 1)}),
+        "65,537 files in an archive; at most 65,536 are read",
+    ),
     "entities.epub": (lambda: make_zip({"META-INF/container.xml": DEEP_XML}), "damaged"),
     "no-opf.epub": (
         lambda: make_zip({"mimetype": b"application/epub+zip"}),

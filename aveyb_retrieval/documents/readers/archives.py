@@ -47,11 +47,14 @@ def open_archive(data: bytes) -> zipfile.ZipFile:
         archive = zipfile.ZipFile(io.BytesIO(data))
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
         raise Unreadable(f"damaged: not a ZIP archive ({error})") from None
-    total = sum(info.file_size for info in archive.infolist())
-    if total > MAX_UNPACKED or len(archive.infolist()) > _MAX_FILES:
+    members = archive.infolist()
+    if len(members) > _MAX_FILES:
+        raise Unreadable(f"{len(members):,} files in an archive; at most {_MAX_FILES:,} are read")
+    total = sum(info.file_size for info in members)
+    if total > MAX_UNPACKED:
         raise Unreadable(
-            f"{len(archive.infolist()):,} files of {total:,} bytes unpacked; at most"
-            f" {MAX_UNPACKED:,} bytes are read"
+            f"{len(members):,} files of {total:,} bytes unpacked; at most {MAX_UNPACKED:,} bytes"
+            " are read"
         )
     return archive
 

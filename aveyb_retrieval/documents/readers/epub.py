@@ -55,6 +55,7 @@ def read_epub(data: bytes, limits: Limits) -> FileText:
         if name in protected:
             raise Unreadable(f"protected: {name!r} is encrypted")
         try:
+            # a chapter names its encoding, or is in UTF-8
             chapter = read_xhtml(read_member(archive, name), replace(limits, encoding=None))
         except Unreadable as error:
             lost.append(str(error).removeprefix("damaged: "))

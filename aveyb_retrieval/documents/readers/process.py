@@ -56,7 +56,7 @@ _START = (
 
 class FileReader:
     """Reads files in another process, one after the other, each in `seconds` of processor time,
-    anew for each picture in it. Use it in a `with`.
+    which start again at each picture in it. Use it in a `with`.
 
     Where files that could not be read have taken `LOST_SECONDS` together, somebody has made them
     for that, and each further file has `SHORT_SECONDS`.

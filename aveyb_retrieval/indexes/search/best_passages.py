@@ -158,7 +158,9 @@ class BestPassages:
         return named.passages[find_in(docs, named.passages >> PASSAGE_BITS)[1]]
 
     def _rankings(self, least: int) -> list[IntArray]:
-        """Passages by vectors and by words, best first, of these at least the `least` best."""
+        """Return the passages that vectors found, and at least the `least` best by words, each best
+        first.
+        """
         evidence = self._evidence
         least = max(least, PASSAGES_COMPETING)
         count = passages_listed(self._view, self._options, least)

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 PASSAGES_PER_DOCUMENT = 4  # passages that are asked for, for each document that is needed
-MAX_SCANNED_PASSAGES = 16  # times the needed documents: so few passages are fetched in one step
+# an index of at most so many passages, times the needed documents, is compared whole in one step
+MAX_SCANNED_PASSAGES = 16
 # documents: the nearest of fewer are found sooner than another thread starts
 MIN_THREADED_DOCUMENTS = 10_000
 

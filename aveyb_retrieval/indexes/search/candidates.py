@@ -1,4 +1,5 @@
-"""The step that finds candidates: the best by vectors and by words, and more where more are needed.
+"""The step that finds candidates, the best by vectors and by words, and gives each its fused score;
+more where more are needed.
 
 A ranking does not depend on how much of it is needed. Its first step ranks the `candidates` best of
 both rankings; every further one, behind all that came before, the best of four times as many that

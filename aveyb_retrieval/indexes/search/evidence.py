@@ -1,6 +1,7 @@
 """What an index says about one question: every step of a search reads it here.
 
-A value is read once, whichever step asks for it first. Nothing here is a result of a step.
+Most values are read once, whichever step asks for them first. Steps add what further searches by
+vectors and words gave, so that the next one finds it here.
 """
 
 from __future__ import annotations
@@ -101,7 +102,9 @@ class Evidence:
     """What an index says about one question.
 
     Attributes:
-        view, question, options: Whom is asked, what, and how.
+        view: The version of the index that is searched.
+        question: Its words, its vector and its selection.
+        options: Those of the search.
         documents: Reads documents, for this question and others.
         words: The rankings by its words.
         near: What vectors found for it at first; nothing in a search by words.

@@ -35,7 +35,8 @@ def fuse_scores(
     weight: float,
     known: np.ndarray | float = 1.0,
 ) -> np.ndarray:
-    """Weighted sum of cosines and BM25, float64 `[n]`, NaN where a document has none.
+    """Return the weighted sums float64 `[n]` of cosines `dense` and BM25 `lexical`, both `[n]`,
+    which are NaN where a document has none.
 
     Each counts as its share of the way from a document at random to the best one. A document at
     random has none of the query's words, so BM25's way begins at 0; cosines begin at `background`.

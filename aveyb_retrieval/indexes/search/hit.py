@@ -245,7 +245,8 @@ class Hit:
         id: Of the document.
         score: What orders the hits, higher is better: the cosine in "dense" mode, BM25 in "lexical"
             mode; in "hybrid" mode the fused score for documents and the confidence for passages;
-            what the reranker gave, if there is one.
+            what a cross-encoder gave, if there is one; with "maxsim", the fused score and that.
+            A score that would contradict the order of the page is lowered to the one before.
         text: The whole text of the document.
         title: Its title.
         metadata: Its other fields.
@@ -270,7 +271,7 @@ class Hit:
             None without.
         scores: What the score was made of: "dense" (cosine), "lexical" (BM25), "passage" (of a
             document: the highest score of a passage by itself, which may be another than the one
-            shown), "maxsim" or "cross-encoder".
+            shown), "maxsim" or "cross-encoder", "boost".
         page: The page of the best passage's best sentence, counted from 1; None where the document
             has no pages.
         page_label: What the document calls that page, such as "iv".

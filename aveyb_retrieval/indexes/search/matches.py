@@ -27,7 +27,8 @@ class Matches:
     Attributes:
         keys: Numbers `[n]` of documents or, in a search for passages, of passages.
         docs: Numbers `[n]` of their documents.
-        passages: Number `[n]` of the passage that decided the score, or `NO_PASSAGE`.
+        passages: Number `[n]` of the passage that decided the score, or `NO_PASSAGE`, as in a
+            hybrid search for documents, where several parts decide.
         scores: What orders them, float64 `[n]`.
         parts: What the scores were made of, by name, float64 `[n]`; NaN where a match has no such
             part.

@@ -31,7 +31,7 @@ AtLeast1 = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 CANDIDATES = 100  # per ranking, before fusion or reranking
-ALONE = 25  # of one ranking that nothing orders again
+ALONE = 25  # candidates of a single ranking that nothing orders again
 WEIGHT = (
     0.5  # of the vectors in weighted fusion: the best on queries that the embedded model never saw
 )
@@ -48,8 +48,8 @@ class SearchOptions(TypedDict, total=False):
             BM25).
         granularity: Which vectors rank: "document", "passage" or "both" (the better of the two);
             None is what the index has.
-        fusion: "weighted" (scores, each divided by the best one's, and the score of the best
-            passage; default) or "rrf" (reciprocal ranks).
+        fusion: "weighted" (scores by vectors and by words, each as a share of the best one's, and
+            the score of the best passage; default) or "rrf" (reciprocal ranks).
         weight: Of the vectors in weighted fusion, 0 to 1; the words get the rest. Default 0.5.
         rerank: What orders the candidates at last: "maxsim" (late interaction, added to the score
             of a hybrid search; with the token vectors that the index keeps, else the candidates are
@@ -74,8 +74,9 @@ class SearchOptions(TypedDict, total=False):
             not.
         candidates: How many documents or passages each ranking, by vectors and by words, gives to
             the first step of fusion and reranking. Where more hits are asked for than it leaves, a
-            second step takes four times as many, and so on: what it finds is ranked behind. Default
-            100.
+            second step takes four times as many, and so on: what it finds is ranked behind. Does
+            not matter in a search by words alone whose order nothing changes again; at most 25
+            count in such a search for documents by vectors. Default 100.
         exact: Score every vector instead of asking the index. Default False.
         operators: Whether signs in the query are conditions: "a phrase", +must, -mustnot, begin*
             and typo~, as `aveyb_retrieval.indexes.search.operators` says. Default False: they are
@@ -118,7 +119,7 @@ _OF_PASSAGES = ("per_document", "diversity")
 
 
 class _Types(Struct):
-    """What options may be whatever the index is, in the order of the checks."""
+    """Types and ranges that do not depend on the index; they are checked in this order."""
 
     mode: Mode
     fusion: Fusion
@@ -199,8 +200,8 @@ class Options:
     def depth(self) -> int:
         """How many documents or passages each ranking gives to the first step.
 
-        It does not depend on the page, but where nothing orders the best by words again: however
-        many they are, they begin alike.
+        It does not depend on the page, so that pages are slices of one ranking. Only a search by
+        words alone takes more for a later page: its ranking begins alike however long it is.
         """
         reads_more = (self.rerank, self.boost, self.sort) != (None, None, None)
         if self.diversity or reads_more:

@@ -88,7 +88,7 @@ def _matching(evidence: Evidence, ranking: Iterator[Matches]) -> Iterator[Matche
 def _take(
     evidence: Evidence, ranking: Iterator[Matches]
 ) -> tuple[Matches, dict[int, list[int]], dict[int, int]]:
-    """Take what may be on the page, in the order of the ranking: all of it where it is sorted.
+    """Take what may be on the page, in the order of the ranking; with `sort`, all matches.
 
     Returns the matches, the documents of copies by key of the match that they were folded into, and
     that key by the key of the copy.
@@ -189,11 +189,12 @@ def _descending(matches: Matches) -> Matches:
     """Scores that order as the page does: a match that steps or diversity put behind a lower score
     gets a little less than that, as equal ones may change places.
     """
-    scores = accumulate(matches.scores.tolist(), _at_most)
+    scores = accumulate(matches.scores.tolist(), _not_above)
     return matches.with_scores(np.array(list(scores), np.float64))
 
 
-def _at_most(last: float, score: float) -> float:
+def _not_above(last: float, score: float) -> float:
+    """Return the score, or the next lower number than `last` where it is higher."""
     return score if score <= last else math.nextafter(last, -math.inf)
 
 

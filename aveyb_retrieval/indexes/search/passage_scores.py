@@ -1,4 +1,10 @@
-"""The scores of passages: docs/ranking.md has the formulas of r(p) and s(p).
+"""The scores of passages; docs/ranking.md explains the formulas.
+
+With w the weight of the vectors (0.5 but where options say otherwise), known the share of a passage
+that the model knows, and background the mean cosine of all vectors with the question:
+
+    r(p) = 2 (w COSINE known (cosine - background) + (1 - w) coverage of the question's words)
+    s(p) = r(p) at w = 0.5, + NEIGHBOR times that of the better passage beside p
 
 No part of r(p) is divided by the best one of the question, so that equal numbers mean the same for
 every question.
@@ -164,7 +170,9 @@ def with_neighbors(ids: IntArray) -> IntArray:
 
 
 def first_of_each(numbers: IntArray, most: int) -> IntArray:
-    """Of numbers of passages, best first, the first `most` of each document, in no order."""
+    """The first `most` passages of each document, of numbers of passages that come best first:
+    grouped by document, best first within each.
+    """
     by_document = numbers[np.argsort(numbers >> PASSAGE_BITS, kind="stable")]
     docs = by_document >> PASSAGE_BITS
     is_first = np.ones(len(numbers), np.bool_)

@@ -49,13 +49,14 @@ class Retriever(Documents):
     """Searches an index directory. Safe to use from many threads; several processes may open the
     same index.
 
-    A retriever keeps to the version that was visible when it was loaded, however the index is
-    changed meanwhile; `reopen` moves to the newest one. A copy made by pickle opens the same place
-    with the same options: the newest version, by the model that the index names where the model was
-    given loaded.
+    A retriever of a directory keeps to the version that was visible when it was loaded, however
+    the index is changed meanwhile; `reopen` moves to the newest one. A retriever of an index in an
+    object store follows the newest version within seconds. A copy made by pickle opens the same
+    place with the same options: the newest version, by the model that the index names where the
+    model was given loaded.
 
-    `path` is where the index is, or the names of several; `indexes` are several by their names,
-    else empty.
+    `path` is where the index is, or the names of several; `indexes` are the retrievers of several
+    indexes by name, empty for one index.
 
     >>> with Retriever.load("handbook") as retriever:
     ...     [hit.id for hit in retriever.search("what notice must a tenant give?", k=1)]
@@ -300,9 +301,9 @@ class Retriever(Documents):
         list of results).
 
         Fewer than `k` come back where fewer exist (lexically: hold a word of the query) or reach
-        `min_score`; with `rerank`, also where folding and caps leave too few candidates. Options
-        are those of `SearchOptions`. A `Result` is a list of hits that also says which conditions
-        nothing fulfilled, and which words may be meant.
+        `min_score`; with `sort`, also where fewer of the `candidates` match. Options are those of
+        `SearchOptions`. A `Result` is a list of hits that also says which conditions nothing
+        fulfilled, and which words may be meant.
 
         Raises InputError where a query is empty; ConfigError where an option is unknown, out of
         range, or asks for what the index does not have; IndexFormatError where the model is not the
@@ -326,7 +327,7 @@ class Retriever(Documents):
     async def asearch(
         self, query: str | Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
     ) -> Result | list[Result]:
-        """Run `search` in a thread; the work is done outside of Python."""
+        """Run `search` in a thread; most of its work does not hold Python's lock."""
         return await asyncio.to_thread(lambda: self.search(query, k, **options))
 
     def check_quotes(

@@ -1,4 +1,4 @@
-"""The step that scores: passages, and documents by the best of theirs."""
+"""The step that adds to the score of each document that of its best passage."""
 
 from __future__ import annotations
 
@@ -44,10 +44,12 @@ def score_passages(evidence: Evidence, ids: IntArray) -> PassageScores:
 def score_documents(
     evidence: Evidence, passages: BestPassages, candidates: Matches
 ) -> Iterator[Matches]:
-    """Add to each document's score that of its best passage; those read together are put in order.
+    """Add to each document's fused score that of its best passage, times the share of passages that
+    are not the only one of their document.
 
-    Other modes and fusions have their scores already. All candidates are scored together where
-    they are ranked again.
+    Those read together are put in order: a document never passes another of an earlier group of
+    `DOCUMENTS_SCORED_TOGETHER`. All candidates are scored together where they are ranked again.
+    Other modes and fusions have their scores already.
     """
     options = evidence.options
     if options.mode != "hybrid" or options.fusion == "rrf" or "passage" not in options.kinds:

@@ -1,7 +1,8 @@
 """A search, step by step: question, candidates, scores, ranking, page, hits.
 
-Each step is a file of its own. A step takes what the one before gave and returns frozen values.
-What an index says about the question is read through `Evidence`, each value once.
+Each step is a file of its own and returns frozen values. The page pulls the ranking, and the
+ranking pulls the candidates, only as far as they are needed. What an index says about the question
+is read through `Evidence`.
 """
 
 from __future__ import annotations
@@ -106,7 +107,9 @@ def find_page(evidence: Evidence, passages: BestPassages | None) -> Page:
 
 
 def best_passages(search: Search, evidence: Evidence) -> BestPassages | None:
-    """What finds the passages that speak for documents; None in a search for passages."""
+    """Return what scores the passages of documents, when they are asked for; None in a search for
+    passages.
+    """
     return BestPassages(evidence) if search.options.unit == "document" else None
 
 
