@@ -1,14 +1,13 @@
-"""Tables of refusals: each row is an input that raises one error with one message."""
+"""Tables of refusals: inputs that raise one error with one message."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 @dataclass(frozen=True)
@@ -34,11 +33,16 @@ class Refusal:
 
 
 def refusals(
-    *rows: tuple[str, type[Exception], str, Callable[..., object]],
+    table: Mapping[type[Exception], Mapping[str, Callable[..., object] | Sequence[Callable]]],
 ) -> pytest.MarkDecorator:
-    """Parametrize a test by `refused`, one for each row: an id, the error, its message, the call.
+    """Parametrize a test by `refused`, one for each call of {error: {message: call or calls}}.
 
-    The test calls `refused` with what all its calls take, such as a folder.
+    The test calls `refused` with what all calls take, such as a folder.
     """
-    params = [pytest.param(Refusal(*row[1:]), id=row[0]) for row in rows]
+    params = []
+    for error, calls_of in table.items():
+        for message, calls in calls_of.items():
+            name = re.sub(r"\\(?!\w)", "", message)
+            several = calls if isinstance(calls, Sequence) else [calls]
+            params += [pytest.param(Refusal(error, message, call), id=name) for call in several]
     return pytest.mark.parametrize("refused", params)

@@ -234,36 +234,23 @@ def classified(labels: torch.Tensor, **options: str) -> object:
 
 
 @refusals(
-    (
-        "a class too high",
-        InputError,
-        "labels hold 3; they must be from 0 to 2",
-        lambda: classified(torch.tensor([0, 3])),
-    ),
-    (
-        "a label too many",
-        InputError,
-        r"labels have shape \(3,\)",
-        lambda: classified(torch.tensor([0, 1, 2])),
-    ),
-    (
-        "numbers for classes",
-        InputError,
-        r"labels have shape \(2,\), logits \(2, 3\)",
-        lambda: classified(torch.tensor([0.0, 1.0])),
-    ),
-    (
-        "an unknown problem",
-        ConfigError,
-        "problem_type is 'guess'",
-        lambda: classified(torch.tensor([0, 1]), problem_type="guess"),
-    ),
-    (
-        "a negative tag",
-        InputError,
-        "labels hold -1",
-        lambda: small(AveyBForTokenClassification)(IDS, labels=torch.full_like(IDS, -1)),
-    ),
+    {
+        InputError: {
+            "labels hold 3; they must be from 0 to 2": lambda: classified(torch.tensor([0, 3])),
+            r"labels have shape \(3,\)": lambda: classified(torch.tensor([0, 1, 2])),
+            r"labels have shape \(2,\), logits \(2, 3\)": lambda: classified(
+                torch.tensor([0.0, 1.0])
+            ),
+            "labels hold -1": lambda: small(AveyBForTokenClassification)(
+                IDS, labels=torch.full_like(IDS, -1)
+            ),
+        },
+        ConfigError: {
+            "problem_type is 'guess'": lambda: classified(
+                torch.tensor([0, 1]), problem_type="guess"
+            ),
+        },
+    }
 )
 def test_labels_that_do_not_fit_are_refused(refused: Refusal) -> None:
     refused()

@@ -184,32 +184,22 @@ def ids_of(*shape: int) -> torch.Tensor:
 
 
 @refusals(
-    ("no batch", InputError, r"\[B, T\]", lambda: small_model("paper")(ids_of(3))),
-    (
-        "a mask of another length",
-        InputError,
-        r"\(1, 4\).*\(1, 3\)",
-        lambda: small_model("paper")(ids_of(1, 3), torch.ones(1, 4)),
-    ),
-    (
-        "labels of another length",
-        InputError,
-        "labels",
-        lambda: AveyBForMaskedLM(small_config("paper"))(ids_of(1, 3), labels=torch.zeros(1, 4)),
-    ),
-    ("no tokens", InputError, "either input_ids or inputs_embeds", lambda: small_model("paper")()),
-    (
-        "tokens twice",
-        InputError,
-        "either input_ids or inputs_embeds",
-        lambda: small_model("paper")(ids_of(2, 5), inputs_embeds=torch.zeros(2, 5, 32)),
-    ),
-    (
-        "embeddings of another width",
-        InputError,
-        r"inputs_embeds must be \[B, T, 32\]; .* \(2, 5, 31\)",
-        lambda: small_model("paper")(inputs_embeds=torch.zeros(2, 5, 31)),
-    ),
+    {
+        InputError: {
+            r"\[B, T\]": lambda: small_model("paper")(ids_of(3)),
+            r"\(1, 4\).*\(1, 3\)": lambda: small_model("paper")(ids_of(1, 3), torch.ones(1, 4)),
+            "labels": lambda: AveyBForMaskedLM(small_config("paper"))(
+                ids_of(1, 3), labels=torch.zeros(1, 4)
+            ),
+            "either input_ids or inputs_embeds": [
+                lambda: small_model("paper")(),
+                lambda: small_model("paper")(ids_of(2, 5), inputs_embeds=torch.zeros(2, 5, 32)),
+            ],
+            r"inputs_embeds must be \[B, T, 32\]; .* \(2, 5, 31\)": lambda: small_model("paper")(
+                inputs_embeds=torch.zeros(2, 5, 31)
+            ),
+        },
+    }
 )
 def test_what_cannot_be_a_batch_is_refused(refused: Refusal) -> None:
     refused()

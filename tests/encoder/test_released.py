@@ -128,26 +128,19 @@ def without(tensors: dict[str, torch.Tensor], name: str) -> dict[str, torch.Tens
 
 
 @refusals(
-    (
-        "a parameter is missing",
-        ModelError,
-        r"lacks 1 parameter, first 'layers.2.spatial_proj'",
-        lambda stored, config: AveyBModel.from_released(
-            without(stored, "layers.2.spatial_proj"), **config
-        ),
-    ),
-    (
-        "a layer too many",
-        ModelError,
-        "no place in the model",
-        lambda stored, config: AveyBModel.from_released(stored, **{**config, "n_layers": 3}),
-    ),
-    (
-        "another shape",
-        ModelError,
-        r"ranker.down_proj has shape \(16, 64\) in the checkpoint, .* \(16, 48\)",
-        lambda stored, config: AveyBModel.from_released(stored, **{**config, "k": 2}),
-    ),
+    {
+        ModelError: {
+            r"lacks 1 parameter, first 'layers.2.spatial_proj'": lambda stored, config: (
+                AveyBModel.from_released(without(stored, "layers.2.spatial_proj"), **config)
+            ),
+            "no place in the model": lambda stored, config: AveyBModel.from_released(
+                stored, **{**config, "n_layers": 3}
+            ),
+            r"ranker.down_proj has shape \(16, 64\) .* \(16, 48\)": lambda stored, config: (
+                AveyBModel.from_released(stored, **{**config, "k": 2})
+            ),
+        },
+    }
 )
 def test_checkpoints_that_do_not_fit_are_refused(small: Fixture, refused: Refusal) -> None:
     tensors, config = small

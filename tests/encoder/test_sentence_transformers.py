@@ -250,25 +250,18 @@ def test_the_fingerprint_follows_weights_tokenizer_and_prompts(
 
 
 @refusals(
-    (
-        "missing",
-        ModelError,
-        "no such model folder",
-        lambda folder: Embedder.load(folder / "nothing"),
-    ),
-    ("no owner", ModelError, "owner/name", lambda folder: Embedder.load("some-model")),
-    (
-        "precision",
-        ConfigError,
-        "precision is 'int4'; choose one of auto, int8, float32",
-        lambda folder: Embedder.load(folder, precision="int4"),
-    ),
-    (
-        "limit",
-        ConfigError,
-        "max_tokens is 0",
-        lambda folder: Embedder.load(folder, max_tokens=0),
-    ),
+    {
+        ModelError: {
+            "no such model folder": lambda folder: Embedder.load(folder / "nothing"),
+            "owner/name": lambda folder: Embedder.load("some-model"),
+        },
+        ConfigError: {
+            "precision is 'int4'; choose one of auto, int8, float32": lambda folder: Embedder.load(
+                folder, precision="int4"
+            ),
+            "max_tokens is 0": lambda folder: Embedder.load(folder, max_tokens=0),
+        },
+    }
 )
 def test_what_cannot_be_loaded_is_refused(folder: Path, refused: Refusal) -> None:
     refused(folder)

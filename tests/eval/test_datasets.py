@@ -153,13 +153,14 @@ def load_without_qrels(folder):
 
 
 @refusals(
-    (
-        "a name",
-        InputError,
-        r"neither a folder nor a known data set; known are mldr, ",
-        lambda folder: load_dataset("nothing-like-it"),
-    ),
-    ("a folder without qrels", InputError, r"no qrels", load_without_qrels),
+    {
+        InputError: {
+            r"neither a folder nor a known data set; known are mldr, ": lambda folder: load_dataset(
+                "nothing-like-it"
+            ),
+            r"no qrels": load_without_qrels,
+        },
+    }
 )
 def test_what_is_no_data_set_is_refused(tmp_path, refused: Refusal):
     refused(tmp_path / "toy")
@@ -385,30 +386,17 @@ def lose_an_id(copy):
 
 
 @refusals(
-    (
-        "another data set",
-        InputError,
-        r"no split 'train'|mldr-v1.0-LANG",
-        lambda copy: load_dataset(f"mldr={copy}"),
-    ),
-    (
-        "an unknown name",
-        InputError,
-        r"not a known data set",
-        lambda copy: load_dataset(f"nonsense={copy}"),
-    ),
-    (
-        "no folder",
-        InputError,
-        r"no such folder",
-        lambda copy: load_dataset(f"nq={copy / 'nowhere'}"),
-    ),
-    (
-        "a query without an id",
-        InputError,
-        r"queries.jsonl, line 1: '_id' must be a non-empty id, not None",
-        lambda copy: (lose_an_id(copy), load_dataset(f"nq={copy}")),
-    ),
+    {
+        InputError: {
+            r"no split 'train'|mldr-v1.0-LANG": lambda copy: load_dataset(f"mldr={copy}"),
+            r"not a known data set": lambda copy: load_dataset(f"nonsense={copy}"),
+            r"no such folder": lambda copy: load_dataset(f"nq={copy / 'nowhere'}"),
+            r"queries.jsonl, line 1: '_id' must be a non-empty id, not None": lambda copy: (
+                lose_an_id(copy),
+                load_dataset(f"nq={copy}"),
+            ),
+        },
+    }
 )
 def test_wrong_copies_are_refused(tmp_path, datasets_cache, refused: Refusal):
     refused(write_hub_beir(tmp_path / "copy"))

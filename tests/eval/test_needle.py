@@ -48,18 +48,16 @@ def test_every_question_has_one_document_and_one_place(form: str, texts: list[st
 
 
 @refusals(
-    (
-        "form",
-        ConfigError,
-        "form is 'name'; choose one of number, word",
-        lambda: make_haystack(100, [0], seeds=1, distractors=0, form="name", count=len),
-    ),
-    (
-        "depth",
-        ConfigError,
-        "depth is 101",
-        lambda: make_haystack(100, [0, 101], seeds=1, distractors=0, form="word", count=len),
-    ),
+    {
+        ConfigError: {
+            "form is 'name'; choose one of number, word": lambda: make_haystack(
+                100, [0], seeds=1, distractors=0, form="name", count=len
+            ),
+            "depth is 101": lambda: make_haystack(
+                100, [0, 101], seeds=1, distractors=0, form="word", count=len
+            ),
+        },
+    }
 )
 def test_what_cannot_be_hidden_is_refused(refused: Refusal) -> None:
     refused()

@@ -82,8 +82,12 @@ def test_bad_qrels(tmp_path, text, message):
 
 
 @refusals(
-    ("missing", InputError, r"no such qrels file", lambda path: None),
-    ("binary", InputError, r"not UTF-8", lambda path: path.write_bytes(b"\xff\xfe\x00")),
+    {
+        InputError: {
+            r"no such qrels file": lambda path: None,
+            r"not UTF-8": lambda path: path.write_bytes(b"\xff\xfe\x00"),
+        },
+    }
 )
 def test_missing_and_binary_qrels_are_refused(tmp_path, refused: Refusal):
     refused.then(read_qrels, tmp_path / "x.tsv")

@@ -260,18 +260,16 @@ def test_every_encoded_document_is_reported(task, tmp_path):
 
 
 @refusals(
-    (
-        "documents of another corpus",
-        InputError,
-        r"'stranger' for query 'q1', which is not in the corpus",
-        lambda task: run_system(Fixed({"q1": {"stranger": 1.0}}), task),
-    ),
-    (
-        "nothing at all",
-        InputError,
-        r"returned nothing for any of the 3 queries",
-        lambda task: run_system(Fixed({"q1": {}}), task),
-    ),
+    {
+        InputError: {
+            r"'stranger' for query 'q1', which is not in the corpus": lambda task: run_system(
+                Fixed({"q1": {"stranger": 1.0}}), task
+            ),
+            r"returned nothing for any of the 3 queries": lambda task: run_system(
+                Fixed({"q1": {}}), task
+            ),
+        },
+    }
 )
 def test_answers_that_cannot_be_scored_are_refused(task, refused: Refusal):
     refused(task)

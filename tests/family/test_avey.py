@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.family.avey import choose_splits
 from tests.encoder.models import small_config
 from tests.encoder.test_released import read_fixture, weights
+from tests.refusals import Refusal, refusals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -383,29 +385,41 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
         AveyForCausalLM.from_pretrained(tmp_path / "nowhere")
 
 
-def test_bad_input() -> None:
-    model = small()
-    ids = torch.arange(10)[None]
-    with pytest.raises(InputError, match=r"labels have shape \(1, 9\), input_ids \(1, 10\)"):
-        model(ids, labels=ids[:, 1:])
-    with pytest.raises(InputError, match="labels need the logits of every position"):
-        model(ids, labels=ids, logits_to_keep=1)
-    with pytest.raises(InputError, match="a cache scores the last position only"):
-        model(ids, labels=ids, use_cache=True)
-    with pytest.raises(InputError, match="attention_mask has shape"):
-        model(ids, attention_mask=torch.ones(1, 9))
-    with pytest.raises(InputError, match=r"input_ids must be \[B, T\]"):
-        model(ids[0])
-    for field, value in (
-        ("weight_norm", "min"),
-        ("tail_share", 0.0),
-        ("tail_share", 1.5),
-        ("num_retrieved", -1),
-        ("split_size", 0),
-        ("hidden_size", 16.0),
-    ):
-        with pytest.raises(ConfigError, match=rf"AveyConfig.{field} is {value!r}"):
-            AveyConfig(**{**SMALL, field: value})
+TEN = torch.arange(10)[None]
+
+
+@refusals(
+    {
+        InputError: {
+            r"labels have shape \(1, 9\), input_ids \(1, 10\)": lambda: small()(
+                TEN, labels=TEN[:, 1:]
+            ),
+            "labels need the logits of every position": lambda: small()(
+                TEN, labels=TEN, logits_to_keep=1
+            ),
+            "a cache scores the last position only": lambda: small()(
+                TEN, labels=TEN, use_cache=True
+            ),
+            "attention_mask has shape": lambda: small()(TEN, attention_mask=torch.ones(1, 9)),
+            r"input_ids must be \[B, T\]": lambda: small()(TEN[0]),
+        },
+        ConfigError: {
+            **{
+                rf"AveyConfig.{field} is {value!r}": partial(AveyConfig, **{**SMALL, field: value})
+                for field, value in (
+                    ("weight_norm", "min"),
+                    ("tail_share", 0.0),
+                    ("tail_share", 1.5),
+                    ("num_retrieved", -1),
+                    ("split_size", 0),
+                    ("hidden_size", 16.0),
+                )
+            },
+        },
+    }
+)
+def test_bad_input_is_refused(refused: Refusal) -> None:
+    refused()
 
 
 @pytest.mark.parametrize(("preset", "millions"), [("small", 153), ("medium", 496), ("large", 1525)])

@@ -196,18 +196,21 @@ def test_an_index_is_built_and_passages_weigh_rows_by_their_tokens(tmp_path: Pat
     assert retriever.search(text, mode="dense")[0].id == "pump"
 
 
-def test_bad_fields() -> None:
-    sizes: dict[str, Any] = {"num_hidden_layers": 4, "split_size": 16}
-    for field, value in (
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
         ("funnel_after", 0),
         ("funnel_after", 4),
         ("funnel_factor", 3),
         ("funnel_factor", 0),
         ("funnel_pool", "sum"),
         ("funnel_recovery", "tile"),
-    ):
-        with pytest.raises(ConfigError, match=rf"FunnelAveyBConfig\.{field} is {value!r}"):
-            FunnelAveyBConfig(**sizes, **{field: value})
+    ],
+)
+def test_fields_out_of_range_are_refused(field: str, value: object) -> None:
+    sizes: dict[str, Any] = {"num_hidden_layers": 4, "split_size": 16}
+    with pytest.raises(ConfigError, match=rf"FunnelAveyBConfig\.{field} is {value!r}"):
+        FunnelAveyBConfig(**sizes, **{field: value})
 
 
 @pytest.mark.parametrize("recovery", RECOVERIES)

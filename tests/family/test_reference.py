@@ -10,6 +10,7 @@ import torch
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.family import ReferenceAveyB
 from tests.encoder.models import small_model
+from tests.refusals import Refusal, refusals
 
 
 def ids_of(length: int, batch: int = 2) -> torch.Tensor:
@@ -175,15 +176,26 @@ def test_one_retrieved_split_has_the_weight_1_whatever_its_score(score: float) -
     torch.testing.assert_close(reference.retrieved(splits)[0, 1], splits[0, 0])
 
 
-def test_what_the_paper_does_not_have_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"AveyBConfig\.enricher_activation is 'gelu'"):
-        ReferenceAveyB.of(small_model("released"))
-    model = small_model("paper")
-    with pytest.raises(ConfigError, match="similarity_norm is 'l1'; choose one of sum, none"):
-        ReferenceAveyB.of(model, similarity_norm="l1")
-    with pytest.raises(ConfigError, match="coupled is 1; choose one of False, True"):
-        ReferenceAveyB.of(model, coupled=1)
-    with pytest.raises(ConfigError, match="ranker is no choice of the reference; choose among"):
-        ReferenceAveyB.of(model, ranker="both")
-    with pytest.raises(ConfigError, match="coupled is True and similarity_norm 'softmax'"):
-        ReferenceAveyB.of(model, coupled=True, similarity_norm="softmax")
+@refusals(
+    {
+        ConfigError: {
+            r"AveyBConfig\.enricher_activation is 'gelu'": lambda _: ReferenceAveyB.of(
+                small_model("released")
+            ),
+            "similarity_norm is 'l1'; choose one of sum, none": lambda model: ReferenceAveyB.of(
+                model, similarity_norm="l1"
+            ),
+            "coupled is 1; choose one of False, True": lambda model: ReferenceAveyB.of(
+                model, coupled=1
+            ),
+            "ranker is no choice of the reference; choose among": lambda model: ReferenceAveyB.of(
+                model, ranker="both"
+            ),
+            "coupled is True and similarity_norm 'softmax'": lambda model: ReferenceAveyB.of(
+                model, coupled=True, similarity_norm="softmax"
+            ),
+        },
+    }
+)
+def test_what_the_paper_does_not_have_is_refused(refused: Refusal) -> None:
+    refused(small_model("paper"))

@@ -31,6 +31,7 @@ from tests.contents import problems_of
 from tests.indexes.conftest import assert_best, make_documents, true_scores
 from tests.indexes.disk import files_of, files_of_one_version
 from tests.indexes.fake import FakeEmbedder
+from tests.refusals import Refusal, refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -454,18 +455,35 @@ def test_ready_vectors_that_do_not_fit_are_refused(
     assert IndexDirectory(tmp_path / "ix").current() is None
 
 
-def test_ready_vectors_in_another_order_or_from_a_pickle_are_refused(tmp_path: Path) -> None:
-    pyarrow.parquet.write_table(
-        pyarrow.table({"id": ["b", "a"], "vector": [[1.0], [2.0]]}), tmp_path / "v.parquet"
-    )
-    rows = [{"_id": "a", "text": ""}, {"_id": "b", "text": ""}]
-    with pytest.raises(InputError, match="same order"):
-        build_index(rows, tmp_path / "ix", vectors=tmp_path / "v.parquet", granularity="document")
-    np.save(tmp_path / "v.npy", np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(InputError, match="not readable as vectors"):
-        build_index(rows, tmp_path / "ix", vectors=tmp_path / "v.npy", granularity="document")
-    with pytest.raises(ConfigError, match="one per document"):
-        build_index(rows, tmp_path / "ix", vectors=np.ones((2, 3), np.float32))
+TWO = ({"_id": "a", "text": ""}, {"_id": "b", "text": ""})
+
+
+def in_another_order(path: Path) -> None:
+    table = pyarrow.table({"id": ["b", "a"], "vector": [[1.0], [2.0]]})
+    pyarrow.parquet.write_table(table, path.with_suffix(".parquet"))
+    build_index([*TWO], path, vectors=path.with_suffix(".parquet"), granularity="document")
+
+
+def of_a_pickle(path: Path) -> None:
+    np.save(path.with_suffix(".npy"), np.array([{}], dtype=object), allow_pickle=True)
+    build_index([*TWO], path, vectors=path.with_suffix(".npy"), granularity="document")
+
+
+@refusals(
+    {
+        InputError: {
+            "same order": in_another_order,
+            "not readable as vectors": of_a_pickle,
+        },
+        ConfigError: {
+            "one per document": lambda path: build_index(
+                [*TWO], path, vectors=np.ones((2, 3), np.float32)
+            ),
+        },
+    }
+)
+def test_ready_vectors_of_another_form_are_refused(tmp_path: Path, refused: Refusal) -> None:
+    refused(tmp_path / "ix")
 
 
 def test_ready_vectors_of_any_size_become_unit_length(tmp_path: Path) -> None:

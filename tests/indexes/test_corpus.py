@@ -283,16 +283,18 @@ def test_a_file_that_cannot_be_read_is_an_error(
     assert str(tmp_path / name) in str(caught.value)
 
 
-def test_sources_that_are_not_there_are_errors(tmp_path: Path) -> None:
-    for source in (
-        tmp_path / "missing.jsonl",
-        tmp_path / "no-folder" / "x",
-        str(tmp_path / "*.jsonl"),
-    ):
-        with pytest.raises(InputError, match=r"no such file|no file matches"):
-            list(read_corpus(source))
-    with pytest.raises(InputError, match="holds no"):
-        list(read_corpus(tmp_path))
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("missing.jsonl", r"no such file|no file matches"),
+        ("no-folder/x", r"no such file|no file matches"),
+        ("*.jsonl", r"no such file|no file matches"),
+        ("", "holds no"),
+    ],
+)
+def test_sources_that_do_not_exist_are_refused(tmp_path: Path, source: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        list(read_corpus(str(tmp_path / source)))
 
 
 ARRAYS = {

@@ -25,6 +25,7 @@ from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder, load_instead
+from tests.refusals import Refusal, refusals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,14 +70,29 @@ def test_an_index_is_made_where_there_is_none_if_that_is_asked_for(tmp_path: Pat
         assert len(index) == 0
 
 
-def test_what_cannot_be_opened_is_told(root: Path) -> None:
-    with pytest.raises(ConfigError, match="no option 'modle'; did you mean 'model'"):
-        Index.open(root, modle=FakeEmbedder())  # type: ignore[call-arg]
-    with pytest.raises(IndexFormatError, match=r"made by the model fake-a .* but this is fake-b"):
-        Index.open(root, model=FakeEmbedder(seed="b"))
-    for create in (False, True):
-        with pytest.raises(ConfigError, match="an address, but an index directory is needed"):
-            Index.open("postgresql://nobody@127.0.0.1:1/none/notes", create=create)
+DATABASE = "postgresql://nobody@127.0.0.1:1/none/notes"
+
+
+@refusals(
+    {
+        ConfigError: {
+            "no option 'modle'; did you mean 'model'": lambda root: Index.open(
+                root, modle=FakeEmbedder()
+            ),
+            "an address, but an index directory is needed": [
+                lambda root: Index.open(DATABASE),
+                lambda root: Index.open(DATABASE, create=True),
+            ],
+        },
+        IndexFormatError: {
+            r"made by the model fake-a .* but this is fake-b": lambda root: Index.open(
+                root, model=FakeEmbedder(seed="b")
+            ),
+        },
+    }
+)
+def test_what_cannot_be_opened_is_refused(root: Path, refused: Refusal) -> None:
+    refused(root)
 
 
 def test_a_closed_index_says_so(index: Index) -> None:

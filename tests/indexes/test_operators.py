@@ -13,6 +13,7 @@ import pytest
 from aveyb_retrieval import Index, Retriever, build_index
 from aveyb_retrieval.errors import ConfigError, InputError
 from tests.indexes.fake import FakeEmbedder
+from tests.refusals import Refusal, refusals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -251,8 +252,17 @@ def test_several_indexes_are_searched_with_conditions(tmp_path: Path) -> None:
         assert both.search("huose").suggestions == {"huose": ("house",)}
 
 
-def test_vectors_have_no_operators(retriever: Retriever) -> None:
-    with pytest.raises(ConfigError, match="operators need queries of text"):
-        retriever.search_vectors(FakeEmbedder().encode_queries(["pump"]), operators=True)
-    with pytest.raises(ConfigError, match="operators='yes': must be True or False"):
-        retriever.search("pump", operators="yes")  # type: ignore[call-overload]
+@refusals(
+    {
+        ConfigError: {
+            "operators need queries of text": lambda retriever: retriever.search_vectors(
+                FakeEmbedder().encode_queries(["pump"]), operators=True
+            ),
+            "operators='yes': must be True or False": lambda retriever: retriever.search(
+                "pump", operators="yes"
+            ),
+        },
+    }
+)
+def test_operators_need_texts_and_a_truth(retriever: Retriever, refused: Refusal) -> None:
+    refused(retriever)

@@ -15,6 +15,7 @@ from aveyb_retrieval.indexes.store.tables import MOST_GIVEN
 from tests import one_change
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
+from tests.refusals import Refusal, refusals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -282,18 +283,32 @@ def test_indexes_that_were_not_made_alike_are_refused(
     assert "\n" not in str(refused.value)
 
 
-def test_what_is_no_choice_of_indexes_is_told(root: Path, several: Retriever) -> None:
-    for wrong, told in (
-        ([], "no indexes: give 1 to 127 indexes, each once and by itself"),
-        ({}, "no indexes"),
-        ([root / "a", str(root / "a")], "a: give 1 to 127 indexes, each once"),
-        ({f"{i}": root / "a" for i in range(128)}, "give 1 to 127 indexes"),
-        ([root / "a", several], "a, b, c: give 1 to 127 indexes, each once and by itself"),
-    ):
-        with pytest.raises(ConfigError, match=told):
-            Retriever.load(wrong)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"token-vectors.*no token vectors"):
-        several.search(QUERY, rerank="token-vectors")
+@refusals(
+    {
+        ConfigError: {
+            "no indexes: give 1 to 127 indexes, each once and by itself": lambda root, several: (
+                Retriever.load([])
+            ),
+            "no indexes": lambda root, several: Retriever.load({}),
+            "a: give 1 to 127 indexes, each once": lambda root, several: Retriever.load(
+                [root / "a", str(root / "a")]
+            ),
+            "give 1 to 127 indexes": lambda root, several: Retriever.load(
+                {f"{i}": root / "a" for i in range(128)}
+            ),
+            "a, b, c: give 1 to 127 indexes, each once and by itself": lambda root, several: (
+                Retriever.load([root / "a", several])
+            ),
+            r"token-vectors.*no token vectors": lambda root, several: several.search(
+                QUERY, rerank="token-vectors"
+            ),
+        },
+    }
+)
+def test_what_is_no_choice_of_indexes_is_refused(
+    root: Path, several: Retriever, refused: Refusal
+) -> None:
+    refused(root, several)
 
 
 def test_a_copy_by_pickle_opens_the_same_places(root: Path, several: Retriever) -> None:

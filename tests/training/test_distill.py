@@ -134,27 +134,20 @@ def distillation_loss(**options: float) -> DistillationLoss:
 
 
 @refusals(
-    ("temperature", ConfigError, "temperature is 0", lambda: distillation_loss(temperature=0)),
-    (
-        "weights",
-        ConfigError,
-        "nothing to learn",
-        lambda: distillation_loss(vector_weight=0, score_weight=0),
-    ),
-    (
-        "rows of another batch",
-        InputError,
-        "1 texts and 2 teacher rows",
-        lambda: distillation_loss()(
-            [{"given": torch.ones(2, 3)}], torch.zeros(2, 2, dtype=torch.int64)
-        ),
-    ),
-    (
-        "rows out of range",
-        InputError,
-        "rows 1 to 4, there are 4",
-        lambda: distillation_loss()([{"given": torch.ones(2, 3)}], torch.tensor([[1], [4]])),
-    ),
+    {
+        ConfigError: {
+            "temperature is 0": lambda: distillation_loss(temperature=0),
+            "nothing to learn": lambda: distillation_loss(vector_weight=0, score_weight=0),
+        },
+        InputError: {
+            "1 texts and 2 teacher rows": lambda: distillation_loss()(
+                [{"given": torch.ones(2, 3)}], torch.zeros(2, 2, dtype=torch.int64)
+            ),
+            "rows 1 to 4, there are 4": lambda: distillation_loss()(
+                [{"given": torch.ones(2, 3)}], torch.tensor([[1], [4]])
+            ),
+        },
+    }
 )
 def test_bad_losses_are_refused(refused: Refusal) -> None:
     refused()

@@ -150,19 +150,19 @@ def test_a_run_leaves_everything(tokenizer: AveyBTokenizer, tmp_path: Path) -> N
 
 
 @refusals(
-    ("a new run", ConfigError, "already holds a run", run),
-    (
-        "another rate",
-        ConfigError,
-        r"learning_rate = 0\.003, now it is 0\.5",
-        lambda *where, settings: run(*where, replace(settings, learning_rate=0.5), resume=True),
-    ),
-    (
-        "an empty folder",
-        InputError,
-        "holds no run to resume",
-        lambda folder, *where, settings: run(folder / "other", *where, settings, resume=True),
-    ),
+    {
+        ConfigError: {
+            "already holds a run": run,
+            r"learning_rate = 0\.003, now it is 0\.5": lambda *where, settings: run(
+                *where, replace(settings, learning_rate=0.5), resume=True
+            ),
+        },
+        InputError: {
+            "holds no run to resume": lambda folder, *where, settings: run(
+                folder / "other", *where, settings, resume=True
+            ),
+        },
+    }
 )
 def test_nothing_is_overwritten(
     tokenizer: AveyBTokenizer, tmp_path: Path, refused: Refusal
@@ -307,24 +307,22 @@ def test_bad_settings(
 
 
 @refusals(
-    (
-        "text",
-        InputError,
-        "one sequence needs 40",
-        lambda folder, tokenizer: pretrain(
-            fresh(),
-            tokenizer,
-            ["short"],
-            TrainingRun(folder, DATA, device="cpu"),
-            settings=SETTINGS,
-        ),
-    ),
-    (
-        "vocabulary",
-        ConfigError,
-        "the model 300 embeddings",
-        lambda folder, tokenizer: run(folder, tokenizer, model=fresh(vocab_size=300)),
-    ),
+    {
+        InputError: {
+            "one sequence needs 40": lambda folder, tokenizer: pretrain(
+                fresh(),
+                tokenizer,
+                ["short"],
+                TrainingRun(folder, DATA, device="cpu"),
+                settings=SETTINGS,
+            ),
+        },
+        ConfigError: {
+            "the model 300 embeddings": lambda folder, tokenizer: run(
+                folder, tokenizer, model=fresh(vocab_size=300)
+            ),
+        },
+    }
 )
 def test_too_little_text_and_too_small_a_model(
     tokenizer: AveyBTokenizer, tmp_path: Path, refused: Refusal

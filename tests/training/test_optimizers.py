@@ -53,13 +53,12 @@ def test_after_the_warm_up_schedules_are_those_of_transformers() -> None:
 
 
 @refusals(
-    (
-        "schedule",
-        ConfigError,
-        "schedule is 'zigzag'",
-        lambda: RunSettings(schedule="zigzag").check(),
-    ),
-    ("warmup", ConfigError, "warmup is 1", lambda: RunSettings(warmup=1.0).check()),
+    {
+        ConfigError: {
+            "schedule is 'zigzag'": lambda: RunSettings(schedule="zigzag").check(),
+            "warmup is 1": lambda: RunSettings(warmup=1.0).check(),
+        },
+    }
 )
 def test_settings_out_of_range_are_refused(refused: Refusal) -> None:
     refused()

@@ -76,21 +76,19 @@ def test_an_epoch_sees_every_sequence_once_in_an_order_of_its_own(
 
 
 @refusals(
-    (
-        "length",
-        InputError,
-        "one sequence needs 1000000",
-        lambda packed: MaskedSequences(packed, length=1_000_000, mask_id=0),
-    ),
-    *(
-        (
-            f"mask_rate {rate}",
-            ConfigError,
-            "mask_rate",
-            partial(MaskedSequences, length=40, mask_id=0, mask_rate=rate),
-        )
-        for rate in (0.0, 1.0, 0.001)
-    ),
+    {
+        InputError: {
+            "one sequence needs 1000000": lambda packed: MaskedSequences(
+                packed, length=1_000_000, mask_id=0
+            ),
+        },
+        ConfigError: {
+            "mask_rate": [
+                partial(MaskedSequences, length=40, mask_id=0, mask_rate=rate)
+                for rate in (0.0, 1.0, 0.001)
+            ],
+        },
+    }
 )
 def test_too_little_text_and_bad_rates_are_refused(packed: Path, refused: Refusal) -> None:
     refused(packed)

@@ -67,24 +67,15 @@ def test_queries_and_documents_have_prompts_of_their_own(teacher: str, tmp_path:
 
 
 @refusals(
-    (
-        "other texts",
-        InputError,
-        "texts_sha256",
-        lambda **cache: cache_vectors([*TEXTS[:-1], "changed"], **cache),
-    ),
-    (
-        "another precision",
-        InputError,
-        "precision",
-        lambda **cache: cache_vectors(TEXTS, **cache, precision="bfloat16"),
-    ),
-    (
-        "an unknown precision",
-        ConfigError,
-        "precision is 'int3'",
-        lambda **cache: cache_vectors(TEXTS, **cache, precision="int3"),
-    ),
+    {
+        InputError: {
+            "texts_sha256": lambda **cache: cache_vectors([*TEXTS[:-1], "changed"], **cache),
+            "precision": lambda **cache: cache_vectors(TEXTS, **cache, precision="bfloat16"),
+        },
+        ConfigError: {
+            "precision is 'int3'": lambda **cache: cache_vectors(TEXTS, **cache, precision="int3"),
+        },
+    }
 )
 def test_another_cache_is_refused(teacher: str, tmp_path: Path, refused: Refusal) -> None:
     cache = {"folder": tmp_path, "model": teacher, "shard_size": 10}
@@ -101,9 +92,13 @@ def change_the_description(folder: Path) -> None:
 
 
 @refusals(
-    ("no vectors", InputError, "does not hold teacher vectors", shutil.rmtree),
-    ("a shard", InputError, r"has shape \(5, 7\), \(5, 48\) is expected", cut_a_shard),
-    ("the description", InputError, "cannot be read", change_the_description),
+    {
+        InputError: {
+            "does not hold teacher vectors": shutil.rmtree,
+            r"has shape \(5, 7\), \(5, 48\) is expected": cut_a_shard,
+            "cannot be read": change_the_description,
+        },
+    }
 )
 def test_damage_is_named(teacher: str, tmp_path: Path, refused: Refusal) -> None:
     cache_vectors(TEXTS, tmp_path, model=teacher, shard_size=10)
@@ -123,15 +118,14 @@ def cut_the_weights(folder: Path) -> None:
 
 
 @refusals(
-    ("missing", ModelError, "teacher .*other: sentence-transformers cannot load it", shutil.rmtree),
-    (
-        "embeddings of fewer tokens",
-        ModelError,
-        "vocabulary has tokens that its embeddings lack",
-        lack_embeddings,
-    ),
-    ("no vocabulary", ModelError, "other: its vocabulary holds no words", lack_a_vocabulary),
-    ("weights", ModelError, "other: sentence-transformers cannot load it", cut_the_weights),
+    {
+        ModelError: {
+            "teacher .*other: sentence-transformers cannot load it": shutil.rmtree,
+            "vocabulary has tokens that its embeddings lack": lack_embeddings,
+            "other: its vocabulary holds no words": lack_a_vocabulary,
+            "other: sentence-transformers cannot load it": cut_the_weights,
+        },
+    }
 )
 def test_a_damaged_teacher_is_refused(tmp_path: Path, refused: Refusal) -> None:
     folder = save_teacher(tmp_path / "other", SENTENCES)

@@ -63,8 +63,12 @@ def list_texts(paths: list[Path]) -> list[str]:
 
 
 @refusals(
-    ("missing", InputError, "is not a file", lambda folder: list_texts([folder / "no.jsonl"])),
-    ("unknown", InputError, "unknown kind", lambda folder: list_texts([folder / "a.pdf"])),
+    {
+        InputError: {
+            "is not a file": lambda folder: list_texts([folder / "no.jsonl"]),
+            "unknown kind": lambda folder: list_texts([folder / "a.pdf"]),
+        },
+    }
 )
 def test_missing_and_unknown_files_are_refused(tmp_path: Path, refused: Refusal) -> None:
     (tmp_path / "a.pdf").write_bytes(b"")
