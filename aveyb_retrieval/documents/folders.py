@@ -79,7 +79,6 @@ from aveyb_retrieval.documents.records import (
 )
 from aveyb_retrieval.errors import (
     ConfigError,
-    IndexFormatError,
     InputError,
     OptionalDependencyError,
     shortened,
@@ -92,7 +91,7 @@ if TYPE_CHECKING:
 
 SIDE_FILES = ("metadata.csv", "metadata.jsonl")
 _PATH = "path"  # the field that says which files a line is about
-_OWN = (_PATH, "type", "modified")  # what each file has by itself
+_FILE_FIELDS = (_PATH, "type", "modified")  # what each file has by itself
 _FIELD = re.compile(r"\{([^{}]*)\}")
 
 
@@ -109,14 +108,13 @@ def path_pattern(shape: str) -> re.Pattern[str]:
         (
             name
             for name in names
-            if not name.isidentifier() or name in _OWN or names.count(name) > 1
+            if not name.isidentifier() or name in _FILE_FIELDS or names.count(name) > 1
         ),
         None,
     )
     if wrong is not None or not names:
-        reason = (
-            f"{{{wrong}}} is no name of a field, is there twice, or is one of {', '.join(_OWN)}"
-        )
+        fields = ", ".join(_FILE_FIELDS)
+        reason = f"{{{wrong}}} is no name of a field, is there twice, or is one of {fields}"
         reason = reason if names else "names no field"
         raise ConfigError(f"path_fields={shape!r}: {reason}; write it as in '{{team}}/{{year}}/*'")
     end = "**" if shape.endswith("*") and not shape.endswith("**") else ""
@@ -225,7 +223,7 @@ def matches(name: str, pattern: str) -> bool:
     pattern_parts = pattern.removesuffix("/").split("/") + (["**"] if pattern.endswith("/") else [])
     if len(pattern_parts) == 1:
         pattern_parts.insert(0, "**")
-    places = {0}  # in `wanted`, to which the parts so far may lead
+    places = {0}  # in `pattern_parts`, to which the parts so far may lead
     for part in name.split("/"):
         for place in range(len(pattern_parts)):  # "**" may be no part at all
             places |= {place + 1} if place in places and pattern_parts[place] == "**" else set()
@@ -258,7 +256,7 @@ def _lines_of(path: Path, follow_links: bool) -> tuple[_Line, ...] | None:
                 f"{where}: {_PATH} is {json.dumps(name)}; the path of a file below the folder is"
                 " needed"
             )
-        if taken := [own for own in _OWN if own in row]:
+        if taken := [key for key in _FILE_FIELDS if key in row]:
             raise InputError(
                 f"{where}: {taken[0]!r} is what each file has by itself; give it another name"
             )
@@ -543,10 +541,10 @@ def beir_corpus(folder: Path, *, follow_links: bool) -> Path | None:
 
 def _identity(folder: Path) -> tuple[int, int] | None:
     try:
-        stat = folder.stat()
+        status = folder.stat()
     except OSError:  # listing it says why
         return None
-    return stat.st_dev, stat.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _left_out(
@@ -608,21 +606,27 @@ def read_folder(folder: Path, reading: Reading, watch: Watch = unwatched) -> Ite
 
 
 class _WatchedFiles:
-    """Tells a watch how many pictures of all files so far are read, and of how many."""
+    """Tells a watch how many pictures of all files so far are read, and of how many.
+
+    A file has a run of pictures for each file in it, and a PDF may have two: a run begins behind
+    the last picture of the one before.
+    """
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self._before = 0  # pictures of the files that are read
-        self._total = 0  # and of the file that is
+        self._before = 0  # pictures of the runs that have ended
+        self._done = self._total = 0  # and of the run that goes on
 
     def __call__(self, done: int, total: int) -> None:
-        self._total = total
+        if self._done == self._total:
+            self.end_run()
+        self._done, self._total = done, total
         self._watch(self._before + done, self._before + total)
 
-    def next_file(self) -> None:
-        """Begin with another file."""
+    def end_run(self) -> None:
+        """Count the pictures of a run as done, also where its file was given up."""
         self._before += self._total
-        self._total = 0
+        self._done = self._total = 0
 
 
 def read_files(
@@ -640,40 +644,32 @@ def read_files(
     with FileReader(limits, reading.file_seconds) as reader:
         for file in files:
             yield from _read(file, reader, conditions)
-            watched.next_file()
+            watched.end_run()
 
 
-def _ocr_try(
-    file: SourceFile, conditions: Callable[[], OcrConditions], *, follow_links: bool
-) -> OcrTry | None:
-    """Under which conditions a file was read; None where it is gone."""
-    try:
-        sha256 = file.sha256(follow_links=follow_links)
-    except (OSError, IndexFormatError, Unreadable):
-        return None
-    return OcrTry(sha256, *conditions())
+def _ocr_try(reason: Unreadable, conditions: Callable[[], OcrConditions]) -> OcrTry | None:
+    """Under which conditions a picture was not read; None of another reason."""
+    return OcrTry(reason.sha256, *conditions()) if isinstance(reason, Unrecognized) else None
 
 
 def _read(
     file: SourceFile, reader: FileReader, conditions: Callable[[], OcrConditions]
 ) -> Iterator[Item]:
     file_name = file.shown
-    follow_links = reader.limits.follow_links
     location = SourceLocation(file_name, 0)
     if _size(file.path) == 0 and not file.named:
         yield Notice(file_name, "empty", harmless=True)
         return
     try:
-        modified = _modified(file.path, follow_links)
+        modified = _modified(file.path, reader.limits.follow_links)
         text, digest = reader.read(file.path, file.kind)
     except Unreadable as reason:
-        may_read = isinstance(reason, Unrecognized)
         yield Rejected(
             location,
             shortened(str(reason), LONGEST_REASON),
             "",
             in_folder=not file.named,
-            ocr_try=_ocr_try(file, conditions, follow_links=follow_links) if may_read else None,
+            ocr_try=_ocr_try(reason, conditions),
         )
         return
     except OptionalDependencyError as error:
@@ -756,17 +752,19 @@ def _size(path: Path) -> int | None:
 
 def _renamed(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Metadata of a document's own; names that each file has by itself get "own_" in front."""
-    return {f"own_{name}" if name in _OWN else name: value for name, value in metadata.items()}
+    return {
+        f"own_{name}" if name in _FILE_FIELDS else name: value for name, value in metadata.items()
+    }
 
 
 def _modified(path: Path, follow_links: bool) -> str:
     """When a file was changed last, in UTC, as 2026-01-31T12:00:00+00:00."""
     try:
-        stat = path.stat() if follow_links else path.lstat()
+        status = path.stat() if follow_links else path.lstat()
     except OSError as error:
         raise Unreadable(f"cannot be read ({error.strerror})") from None
     try:
-        return datetime.fromtimestamp(int(stat.st_mtime), UTC).isoformat()
+        return datetime.fromtimestamp(int(status.st_mtime), UTC).isoformat()
     except (ValueError, OverflowError, OSError):
         raise Unreadable("its time of modification is no date") from None
 

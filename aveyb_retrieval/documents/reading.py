@@ -349,23 +349,23 @@ def split_lines(blocks: Iterable[bytes], longest: int) -> Iterator[bytes | LongL
     A line of more than `longest` bytes is counted and not kept: memory holds at most `longest`
     bytes and a block.
     """
-    rest: list[bytes] = []  # pieces of a line longer than a block: joined once, not once per block
+    pieces: list[bytes] = []  # of a line longer than a block: joined once, not once per block
     length = 0
     first = True
     for block in blocks:
-        *whole, tail = block.split(b"\n")
-        for line in whole:
-            if not (rest or first or len(line) > longest):
+        *lines, tail = block.split(b"\n")
+        for line in lines:
+            if not (pieces or first or len(line) > longest):
                 yield line + b"\n"
                 continue
-            yield _line([*rest, line, b"\n"], length + len(line), longest, first)
-            rest, length, first = [], 0, False
+            yield _line([*pieces, line, b"\n"], length + len(line), longest, first)
+            pieces, length, first = [], 0, False
         if tail:
             if length <= longest:
-                rest.append(tail)
+                pieces.append(tail)
             length += len(tail)
     if length:
-        yield _line(rest, length, longest, first)
+        yield _line(pieces, length, longest, first)
 
 
 def _line(pieces: list[bytes], length: int, longest: int, first: bool) -> bytes | LongLine:

@@ -4,6 +4,8 @@ on their side and on their head; what is missing for it is named.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import struct
 import textwrap
 import zlib
@@ -15,8 +17,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aveyb_retrieval.documents.corpus import read_corpus
+from aveyb_retrieval.documents.readers import kinds, pdf
 from aveyb_retrieval.documents.readers.filetext import Unrecognized
 from aveyb_retrieval.documents.readers.known_words import is_doubtful
+from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.readers.ocr_text import (
     DIVISION,
     PictureText,
@@ -24,7 +28,8 @@ from aveyb_retrieval.documents.readers.ocr_text import (
     picture_text,
 )
 from aveyb_retrieval.documents.readers.originals import boxes_in_file
-from aveyb_retrieval.documents.readers.pdf_scans import choose_text
+from aveyb_retrieval.documents.readers.pdf_scans import RecognizedPage, choose_text
+from aveyb_retrieval.documents.readers.textless import PICTURE_SUFFIXES
 from aveyb_retrieval.documents.reading import Reading
 from aveyb_retrieval.documents.records import Item, Notice, Record, Rejected
 from tests.documents.scans import (
@@ -391,3 +396,85 @@ def test_words_of_a_turned_picture_are_where_they_lie() -> None:
     ):
         word = PictureWord.of_row(("rent", "96", 1, 1, 1, 10, 20, 30, 10), turn, size)
         assert (word.box, word.reading_box) == (box, (10, 20, 40, 30))
+
+
+@NEEDS_TESSERACT
+def test_pictures_of_all_files_in_a_file_are_counted_once(tmp_path: Path) -> None:
+    picture = saved(drawn(WORDS, size=(1000, 200)), "PNG")
+    mail = EmailMessage()
+    mail["From"], mail["Subject"] = "a@example.org", "Plans"
+    mail.set_content("See the plans.")
+    for name in ("a.png", "b.png", "c.png"):
+        mail.add_attachment(picture, maintype="image", subtype="png", filename=name)
+    (tmp_path / "a.eml").write_bytes(mail.as_bytes())
+    (tmp_path / "b.png").write_bytes(picture)
+    seen: list[tuple[int, int]] = []
+    list(read_corpus(tmp_path, PATIENT, lambda *counts: seen.append(counts)))
+    assert seen == sorted(seen)
+    assert {total for _, total in seen} == {1, 2, 3, 4} and seen[-1] == (4, 4)
+
+
+REPORTED_LANGUAGES = """
+if "--list-langs" in sys.argv:
+    with open(os.environ["ASKED"], "a") as asked: asked.write("x")
+"""
+
+
+@NEEDS_TESSERACT
+def test_languages_are_asked_for_once_and_threads_limited_in_the_reading_process_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = "sys.stderr.write('threads ' + os.environ.get('OMP_THREAD_LIMIT', '')); sys.exit(1)"
+    path = pretended_tesseract(tmp_path / "bin", script)
+    program = tmp_path / "bin" / "tesseract"
+    lines = program.read_text().split("\n", 2)
+    program.write_text("\n".join([*lines[:2], REPORTED_LANGUAGES, lines[2]]))
+    monkeypatch.setenv("PATH", path)
+    monkeypatch.setenv("ASKED", str(tmp_path / "asked"))
+    monkeypatch.delenv("OMP_THREAD_LIMIT", raising=False)
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"{number}.png").write_bytes(saved(drawn(WORDS), "PNG"))
+    items = list(read_corpus(folder, PATIENT))
+    assert [item.reason for item in items if isinstance(item, Rejected)] == [
+        "tesseract failed: threads 1"
+    ] * 3
+    assert "OMP_THREAD_LIMIT" not in os.environ
+    # by the process that reads, and by the one that keeps under which conditions it did
+    assert (tmp_path / "asked").read_text() == "xx"
+
+
+def test_a_picture_that_is_not_read_has_the_hash_of_what_was_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    data = saved(drawn(WORDS), "PNG")
+    monkeypatch.setattr("aveyb_retrieval.documents.folders.hash_file", None)  # read once
+    item = read_one(tmp_path, "a.png", data)
+    assert isinstance(item, Rejected) and item.ocr_try is not None
+    assert item.ocr_try.sha256 == hashlib.sha256(data).hexdigest()
+
+
+def test_a_page_of_which_no_word_is_certain_is_one_that_ocr_has_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unsure = {0: RecognizedPage("rent", 0.0), 1: RecognizedPage("as it was", None)}
+    monkeypatch.setattr(pdf, "recognize_pages", lambda *_: unsure)
+    picture = drawn(WORDS)
+    data = scanned_pdf((picture, []), (picture, []))
+    assert pdf.read_pdf(data, Limits()).metadata["ocr_pages"] == [1]
+
+
+def test_pictures_of_every_suffix_are_passed_over_in_a_mail_without_ocr(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kinds, "missing_package", lambda _kind: ("pytesseract", "ocr"))
+    mail = EmailMessage()
+    mail["From"], mail["Subject"] = "a@example.org", "Plans"
+    mail.set_content("See the plans.")
+    for suffix in PICTURE_SUFFIXES:
+        mail.add_attachment(bytes(300), maintype="image", subtype="x", filename=f"a{suffix}")
+    path = tmp_path / "a.eml"
+    path.write_bytes(mail.as_bytes())
+    assert not kinds.read_file(path, kinds.FileKind("mail", ""), Limits())[0].warning

@@ -122,12 +122,12 @@ class InnerFiles:
             if self._depth >= MAX_ARCHIVE_DEPTH:
                 raise Unreadable(f"{MAX_ARCHIVE_DEPTH} files deep")
             data, depth = load(), self._depth + 1
-            found = self._read_inner(name, data, depth, may_be_text)
-            if found is None and otherwise:
-                found = self._read_inner(otherwise, data, depth, False)
-            if found is None and PurePosixPath(name).suffix.lower() in WITHOUT_TEXT:
+            text = self._read_inner(name, data, depth, may_be_text)
+            if text is None and otherwise:
+                text = self._read_inner(otherwise, data, depth, False)
+            if text is None and PurePosixPath(name).suffix.lower() in WITHOUT_TEXT:
                 return
-            if found is None:
+            if text is None:
                 raise Unreadable(f"unknown kind {PurePosixPath(name).suffix}".rstrip())
         except Unreadable as reason:
             self._left_out.append(f"{name}: {reason}")
@@ -141,26 +141,26 @@ class InnerFiles:
                 f"{name}: not readable ({type(error).__name__}: {one_line(str(error))})"
             )
             return
-        self._take(name, found)
+        self._take(name, text)
 
-    def _take(self, name: str, found: FileText) -> None:
+    def _take(self, name: str, file: FileText) -> None:
         """Add what was read of one file, and what was not."""
-        self._may_recognize_more |= found.may_recognize_more
-        self._is_incomplete |= found.is_incomplete
-        if found.text.strip():
-            self.add(name, found.text)
-        if found.warning and (found.text.strip() or found.is_incomplete):
-            self._warnings.append(f"{name}: {found.warning}")
+        self._may_recognize_more |= file.may_recognize_more
+        self._is_incomplete |= file.is_incomplete
+        if file.text.strip():
+            self.add(name, file.text)
+        if file.warning and (file.text.strip() or file.is_incomplete):
+            self._warnings.append(f"{name}: {file.warning}")
 
     def text(self, title: str, metadata: dict[str, Any] | None = None) -> FileText:
         """Return what was read, and which files were not."""
         left_out = (
             f"{plural(len(self._left_out), 'file')} in it left out: " if self._left_out else ""
         )
-        told = [f"{left_out}{'; '.join(self._left_out)}", *self._warnings]
+        warnings = [f"{left_out}{'; '.join(self._left_out)}", *self._warnings]
         return self._parts.text(
             title,
-            "; ".join(filter(None, told)),
+            "; ".join(filter(None, warnings)),
             metadata,
             is_incomplete=self._is_incomplete or bool(self._left_out),
             may_recognize_more=self._may_recognize_more,

@@ -34,7 +34,13 @@ class Unreadable(Exception):
 class Unrecognized(Unreadable):
     """The reason why the words of a picture are not read, which may be another time: the program is
     missing, or the time was short.
+
+    `sha256` is that of the file's bytes; "" of a part of a file.
     """
+
+    def __init__(self, reason: str, sha256: str = "") -> None:
+        super().__init__(reason)
+        self.sha256 = sha256
 
 
 @dataclass(frozen=True)
@@ -156,7 +162,7 @@ def paragraphs(lines: Iterable[str]) -> str:
 
 
 _BLANK_LINES = re.compile(r"\n(?:[ \t]*\n){2,}")
-_NOBODY = re.compile(
+_NO_NAME = re.compile(
     r"\(?(?:anonymous|unspecified|unknown|untitled|unnamed|none|no"
     r" title|title)\)?|python-docx|openpyxl|"
     r"untitled\d*|document\d*|powerpoint presentation|microsoft word - .*|"
@@ -168,7 +174,7 @@ _NOBODY = re.compile(
 def named(value: str | None) -> str:
     """A title or author as one line; "" where it is what a program writes for want of one."""
     words = one_line(value or "")
-    return "" if _NOBODY.fullmatch(words) else words
+    return "" if _NO_NAME.fullmatch(words) else words
 
 
 def about(author: str | None, created: str | None) -> dict[str, Any]:

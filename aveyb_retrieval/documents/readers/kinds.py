@@ -20,7 +20,12 @@ from aveyb_retrieval.documents.readers.code import LANGUAGES, read_code
 from aveyb_retrieval.documents.readers.docx import read_docx
 from aveyb_retrieval.documents.readers.encodings import marked, without_mark
 from aveyb_retrieval.documents.readers.epub import read_epub
-from aveyb_retrieval.documents.readers.filetext import FileText, Unreadable, too_long
+from aveyb_retrieval.documents.readers.filetext import (
+    FileText,
+    Unreadable,
+    Unrecognized,
+    too_long,
+)
 from aveyb_retrieval.documents.readers.html import read_html, read_xhtml
 from aveyb_retrieval.documents.readers.limits import LONGEST_TITLE, MAX_FILE, Limits
 from aveyb_retrieval.documents.readers.mail import read_eml, read_emlx, read_mailbox, read_msg
@@ -29,13 +34,14 @@ from aveyb_retrieval.documents.readers.markdown import read_markdown
 from aveyb_retrieval.documents.readers.notebook import read_notebook
 from aveyb_retrieval.documents.readers.opendocument import read_odt
 from aveyb_retrieval.documents.readers.pdf import read_pdf
-from aveyb_retrieval.documents.readers.pictures import PICTURE_SUFFIXES, read_picture_file
+from aveyb_retrieval.documents.readers.pictures import read_picture_file
 from aveyb_retrieval.documents.readers.pptx import read_pptx
 from aveyb_retrieval.documents.readers.rtf import read_rtf
 from aveyb_retrieval.documents.readers.sheets import read_spreadsheet
 from aveyb_retrieval.documents.readers.subtitles import read_subtitles
 from aveyb_retrieval.documents.readers.tables import read_table
 from aveyb_retrieval.documents.readers.text import read_text
+from aveyb_retrieval.documents.readers.textless import PICTURE_SUFFIXES
 from aveyb_retrieval.documents.readers.tnef import read_tnef
 from aveyb_retrieval.documents.readers.vcard import read_vcard
 from aveyb_retrieval.documents.readers.xml import read_xml
@@ -125,7 +131,8 @@ def kind_of(path: PurePath, *, in_folder: bool = False) -> FileKind | None:
 def read_file(path: Path, kind: FileKind, limits: Limits) -> tuple[FileText, str]:
     """Read the document that a file holds; also give the SHA-256 of the file's bytes.
 
-    Raises Unreadable: it cannot be read; the message is the reason.
+    Raises Unreadable: it cannot be read; the message is the reason; Unrecognized, with that hash:
+    it is a picture that may be read another time.
     """
     data = read_bytes(path, follow_links=limits.follow_links, part=kind.part)
     if not data:
@@ -135,10 +142,13 @@ def read_file(path: Path, kind: FileKind, limits: Limits) -> tuple[FileText, str
         data = _unpack(data, path, kind.compression, limits)
     if kind.name in AS_LONG:
         _check_length(len(data), limits)
-    if kind == CHAT:
-        text = read_chat(data, limits, _users_beside(path), _channel_of(path))
-    else:
-        text = _parse(kind.name, data, limits)
+    try:
+        if kind == CHAT:
+            text = read_chat(data, limits, _users_beside(path), _channel_of(path))
+        else:
+            text = _parse(kind.name, data, limits)
+    except Unrecognized as reason:
+        raise Unrecognized(str(reason), digest) from None
     _check_length(
         len(text.text) if text.text.isascii() else len(text.text.encode(errors="replace")),
         limits,

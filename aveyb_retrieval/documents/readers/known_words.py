@@ -40,8 +40,9 @@ def known_share(text: str) -> float:
 
 def shared_words(text: str, other: str) -> float:
     """Return the share of a text's words that another one has, too, 0 to 1."""
-    words, others = (Counter(_WORD.findall(each.casefold())) for each in (text, other))
-    return (words & others).total() / words.total() if words else 0.0
+    words = Counter(_WORD.findall(text.casefold()))
+    other_words = Counter(_WORD.findall(other.casefold()))
+    return (words & other_words).total() / words.total() if words else 0.0
 
 
 def _words(text: str) -> list[str]:

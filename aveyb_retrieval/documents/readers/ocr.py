@@ -53,14 +53,13 @@ class OcrConditions(NamedTuple):
 
 
 def installed_languages() -> list[str] | None:
-    """Return the languages that Tesseract has data of, also "osd"; none without the program, None
-    without pytesseract.
+    """Ask Tesseract for the languages that it has data of, also "osd"; none without the program,
+    None without pytesseract.
     """
     if find_spec("pytesseract") is None:
         return None
     import pytesseract
 
-    os.environ.setdefault("OMP_THREAD_LIMIT", "1")  # its threads wait for each other by turning
     command = [pytesseract.pytesseract.tesseract_cmd, "--list-langs"]
     try:
         # pytesseract would wait for an answer for ever
@@ -76,6 +75,22 @@ def installed_languages() -> list[str] | None:
     # versions differ in which of the two they print to
     lines = (answer.stdout + answer.stderr).decode(errors="replace").splitlines()
     return sorted(filter(_LANGUAGE.fullmatch, map(str.strip, lines)))
+
+
+_languages_by_path: dict[str, list[str]] = {}
+
+
+def _languages() -> list[str] | None:
+    """The installed languages, asked for once on each PATH: asking takes as long as a small
+    picture. Tesseract that is missing is looked for again.
+    """
+    path = os.environ.get("PATH", "")
+    if path in _languages_by_path:
+        return _languages_by_path[path]
+    languages = installed_languages()
+    if languages:
+        _languages_by_path[path] = languages
+    return languages
 
 
 def ocr_conditions(limits: Limits) -> OcrConditions:
@@ -117,7 +132,7 @@ def read_pictures(
     Unreadable is the reason of that one alone.
     """
     workers, done = usable_processors(), 0
-    installed = installed_languages()
+    installed = _languages()
     waiting: deque[Future[PictureText | Unreadable]] = deque()
     limits.watch(0, total)
     with ThreadPoolExecutor(workers) as pool:
@@ -170,7 +185,7 @@ def read_picture(picture: Image, limits: Limits) -> PictureText:
 
     Raises Unrecognized: it takes too long, Tesseract fails, or is not installed.
     """
-    return _read_picture(picture, limits, installed_languages())
+    return _read_picture(picture, limits, _languages())
 
 
 def _read_picture(picture: Image, limits: Limits, installed: list[str] | None) -> PictureText:

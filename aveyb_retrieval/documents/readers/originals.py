@@ -33,7 +33,7 @@ LARGEST = 1 << 30  # bytes of a PDF
 _ONE_LINE = 0.5  # of the lower one's height: rectangles that share so much stand on one line
 _WIDTH, _MOST_PIXELS = 1200, 6e6  # of a picture of a page
 _MARK = (255, 230, 130)  # red, green, blue of marked words on white
-_ONE = threading.Lock()  # PDFium does one thing at a time
+_PDFIUM_LOCK = threading.Lock()  # PDFium does one thing at a time
 
 
 class Box(NamedTuple):
@@ -84,7 +84,7 @@ def boxes_in_file(
     `read_original`.
     """
     pages = _pages(name, origin)
-    with _ONE, _opened(name, origin) as document:
+    with _PDFIUM_LOCK, _opened(name, origin) as document:
         return _boxes(document, text, span, pages)
 
 

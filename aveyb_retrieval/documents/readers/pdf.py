@@ -126,7 +126,11 @@ def _read(document: pypdfium2.PdfDocument, size: int, limits: Limits) -> FileTex
         parts.add(text, one_line(document.get_page_label(index)), end=end)
     title, author, created = map(document.get_metadata_value, ("Title", "Author", "CreationDate"))
     metadata = about(author, _date(created)) | ocr_metadata(
-        {index + 1: scan.certainty for index, scan in recognized.items() if scan.certainty}
+        {
+            index + 1: scan.certainty
+            for index, scan in recognized.items()
+            if scan.certainty is not None
+        }
     )
     lost = [*filter(None, [unread]), *_unread_parts(document, files)]
     return parts.text(
@@ -167,11 +171,11 @@ def _unread_parts(document: pypdfium2.PdfDocument, files: list[str]) -> Iterator
 
 def _date(value: str) -> str:
     """A date of PDF, D:20260131120000+01'00', as in ISO 8601; "" where it is none."""
-    found = _DATE.match(value)
-    if found is None:
+    date = _DATE.match(value)
+    if date is None:
         return ""
-    written = found[1] + "00000101000000"[len(found[1]) :]
-    zone = f"{found[2]}{found[3] or '00'}" if found[2] else "+0000"
+    written = date[1] + "00000101000000"[len(date[1]) :]
+    zone = f"{date[2]}{date[3] or '00'}" if date[2] else "+0000"
     try:
         return datetime.strptime(written + zone, "%Y%m%d%H%M%S%z").astimezone(UTC).isoformat()
     except (ValueError, OverflowError):

@@ -22,14 +22,14 @@ Sizes = dict[str, float]  # of type, in points, of the lines of a page, by their
 
 def bookmarks_of(document: pypdfium2.PdfDocument) -> dict[int, list[tuple[int, str]]]:
     """The bookmarks of each page, by its index: (level from 1, title)."""
-    found: dict[int, list[tuple[int, str]]] = {}
+    bookmarks: dict[int, list[tuple[int, str]]] = {}
     for bookmark in document.get_toc():
         target: Any = bookmark.get_dest()
         index = target.get_index() if target is not None else None
         title = letters_of(bookmark.get_title())
         if index is not None and title:
-            found.setdefault(index, []).append((min(bookmark.level + 1, 6), title))
-    return found
+            bookmarks.setdefault(index, []).append((min(bookmark.level + 1, 6), title))
+    return bookmarks
 
 
 def mark_headings(text: str, bookmarks: list[tuple[int, str]]) -> str:

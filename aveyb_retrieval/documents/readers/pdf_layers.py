@@ -24,9 +24,9 @@ def remove_hidden_layers(page: pypdfium2.PdfPage) -> None:
     """Take the text of hidden layers off a page in memory."""
     raw = pdfium_calls()
     objects = list(page.get_objects(max_depth=1))
-    layered = [each for each in objects if raw.FPDFPageObj_CountMarks(each) and _in_layer(each)]
-    texts = [each for each in layered if each.type == raw.FPDF_PAGEOBJ_TEXT]
-    texts = [each for each in texts if _has_outlines(page, each)]
+    layered = [item for item in objects if raw.FPDFPageObj_CountMarks(item) and _in_layer(item)]
+    texts = [item for item in layered if item.type == raw.FPDF_PAGEOBJ_TEXT]
+    texts = [text for text in texts if _has_outlines(page, text)]
     if not texts:
         return
     identities = set(map(id, texts))

@@ -136,10 +136,9 @@ def _candidates(
     """Places where a mark may stand: its first and last character, and how many of a line's end are
     before it.
     """
-    marks = [found.span() for found in _MARK.finditer(text)] + [
-        found.span(1) for found in _ENDING.finditer(text)
-    ]
-    marks += [(found.start() - 1, found.end()) for found in _LETTERS.finditer(text)]
+    marks = [mark.span() for mark in _MARK.finditer(text)]
+    marks += [ending.span(1) for ending in _ENDING.finditer(text)]
+    marks += [(letters.start() - 1, letters.end()) for letters in _LETTERS.finditer(text)]
     level: set[int] = set()  # ends of numbers that stand on the line of what is before them
     for start, end in marks:
         if before := _MARKED.search(text, max(0, start - 3), start):
@@ -246,12 +245,12 @@ def join_words(text: str, known: set[str]) -> str:
     a hyphen, in lower case.
     """
 
-    def join(found: re.Match[str]) -> str:
-        before = last_word(text[max(0, found.start() - LONGEST_WORD) : found.start()])
-        behind = "".join(takewhile(str.isalnum, text[found.end() : found.end() + LONGEST_WORD]))
+    def join(end: re.Match[str]) -> str:
+        before = last_word(text[max(0, end.start() - LONGEST_WORD) : end.start()])
+        behind = "".join(takewhile(str.isalnum, text[end.end() : end.end() + LONGEST_WORD]))
         if not before or not behind:
             return ""
-        kept = (
+        has_hyphen = (
             before[-1].isdigit()
             or behind[0].isdigit()
             or before[-1].isupper()
@@ -260,7 +259,7 @@ def join_words(text: str, known: set[str]) -> str:
             or len(behind) == 1
             or f"{before}-{behind}".lower() in known
         )
-        return "-" if kept else ""
+        return "-" if has_hyphen else ""
 
     text = _DIVIDED.sub(join, text)
     return _NUMBER_DIVIDED.sub("", text) if "-\r\n" in text or "-\n" in text else text

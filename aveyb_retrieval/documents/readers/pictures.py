@@ -31,10 +31,6 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.documents.readers.limits import Limits
 
-PICTURE_SUFFIXES = (
-    ".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jpe", ".jp2", ".bmp", ".gif", ".webp",
-    ".pbm", ".pgm", ".ppm", ".pnm",
-)  # fmt: skip
 _FORMATS = ("TIFF", "PNG", "JPEG", "JPEG2000", "BMP", "GIF", "WEBP", "PPM")
 _PAGED = "TIFF"  # the pictures of other files are those of a film
 _MIN_LONG, _MIN_SHORT = 400, 200  # pixels of the sides: smaller ones are logos

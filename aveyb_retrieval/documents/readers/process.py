@@ -147,9 +147,10 @@ class FileReader:
             answer = json.loads(self._line())
         if answer.get("last"):
             self._stop()
+        if "unrecognized_sha256" in answer:
+            raise Unrecognized(answer["reason"], answer["unrecognized_sha256"])
         if "reason" in answer:
-            kind = Unrecognized if answer.get("may_recognize_more") else Unreadable
-            raise kind(answer["reason"])
+            raise Unreadable(answer["reason"])
         return answer
 
     def _line(self) -> bytes:
@@ -195,9 +196,11 @@ def _start() -> subprocess.Popen[bytes]:
         _START,
         json.dumps([entry or str(Path.cwd()) for entry in sys.path]),
     ]
+    # Tesseract reads a picture on each processor: more threads would only wait for each other
+    environment = {"OMP_THREAD_LIMIT": "1", **os.environ}
     # a line of ours
     return subprocess.Popen(  # noqa: S603
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
     )
 
 
@@ -255,11 +258,11 @@ def _answers(request: dict[str, Any], limits: Limits) -> Iterator[dict[str, Any]
                 "pages": None if text.pages is None else text.pages.to_dict(),
                 "sha256": digest,
             }
+    except Unrecognized as error:
+        reason = shortened(str(error), LONGEST_REASON)
+        yield {"reason": reason, "unrecognized_sha256": error.sha256}
     except Unreadable as error:
-        yield {
-            "reason": shortened(str(error), LONGEST_REASON),
-            "may_recognize_more": isinstance(error, Unrecognized),
-        }
+        yield {"reason": shortened(str(error), LONGEST_REASON)}
     except MemoryError:
         yield {
             "reason": f"needs more than {MEMORY / 2**30:.1f} GiB of memory to be read",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+# of pictures that OCR may read
+PICTURE_SUFFIXES = (
+    ".tif", ".tiff", ".png", ".jpg", ".jpeg", ".jpe", ".jp2", ".bmp", ".gif", ".webp",
+    ".pbm", ".pgm", ".ppm", ".pnm",
+)  # fmt: skip
 # Such a file is left out: in a folder with a harmless notice, in a mail or an archive without one.
 WITHOUT_TEXT = {
-    ".png",
-    ".jpg",
-    ".jpeg",
-    ".gif",
-    ".bmp",
-    ".tif",
-    ".tiff",
-    ".webp",
+    *PICTURE_SUFFIXES,
     ".heic",
     ".svg",
     ".ico",

@@ -32,7 +32,7 @@ _DATA, _FILE_NAME, _LONG_FILE_NAME = 0x3701, 0x3704, 0x3707  # of a file in it
 _NAMED_FROM = 0x8000
 _SEVERAL = 0x1000  # of a property's type
 _SIZES = {2: 4, 3: 4, 4: 4, 5: 8, 6: 8, 7: 8, 10: 4, 11: 4, 20: 8, 64: 8, 72: 16}
-_STRING, _UNICODE, _BINARY, _OBJECT = 0x1E, 0x1F, 0x102, 0x0D
+_UNICODE, _OBJECT = 0x1F, 0x0D
 _OBJECT_HEAD = 16  # bytes of an object in front of its data: what it is
 # what the dictionary of compressed RTF holds at first
 _RTF_START = (
@@ -58,7 +58,7 @@ class _Mail:
 
     encoding: str = "cp1252"
     text: str = ""
-    html: str = ""
+    page: str = ""  # HTML
     rtf: bytes = b""
     files: list[_File] = field(default_factory=list)
 
@@ -73,8 +73,8 @@ def read_tnef(data: bytes, limits: Limits, inner: InnerFiles) -> FileText:
             _take_attribute(mail, name, value)
     except (struct.error, IndexError, LookupError, ValueError) as error:
         raise Unreadable(f"damaged: not a file of TNEF ({error})") from None
-    if mail.text or mail.html:
-        inner.add("", mail.text or mail.html)
+    if text := mail.text or page_text(mail.page)[1]:
+        inner.add("", text)
     elif mail.rtf:
         inner.read("message.rtf", partial(bytes, mail.rtf))
     for number, file in enumerate(mail.files, start=1):
@@ -118,7 +118,7 @@ def _take_properties(mail: _Mail, data: bytes) -> None:
         if name == _TEXT:
             mail.text = _property_text(kind, value, mail.encoding) or mail.text
         elif name == _HTML:
-            mail.html = page_text(_property_text(kind, value, mail.encoding))[1]
+            mail.page = _property_text(kind, value, mail.encoding)
         elif name == _RTF:
             mail.rtf = unpacked_rtf(value)
 
