@@ -232,14 +232,15 @@ def _typed(context: click.Context) -> str:
 
 def _in_options(context: click.Context, message: str) -> str:
     """Return a message about a function's argument as one about the option typed: `--min-score 2`
-    for min_score=2.
+    for min_score=2, `--max-tokens is 0` for max_tokens is 0.
     """
     command: click.Command | None = context.command
     if isinstance(command, click.Group):
         command = command.get_command(context, context.invoked_subcommand or "")
     for option in command.params if command else ():
-        if option.name and message.startswith(f"{option.name}="):
-            return f"{option.opts[0]} {message.removeprefix(f'{option.name}=')}"
+        for written in (f"{option.name}=", f"{option.name} "):
+            if message.startswith(written):
+                return f"{option.opts[0]} {message.removeprefix(written)}"
     return message
 
 

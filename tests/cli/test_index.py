@@ -417,6 +417,8 @@ def test_metadata_are_changed_from_the_shell(run: Run, index: Path) -> None:
 def test_errors_are_in_the_words_that_were_typed(run: Run, index: Path) -> None:
     refused = run("search", index, "apples", "--min-score", "2")
     assert "search: --min-score 2.0: a confidence is at most 1" in refused.stderr
+    refused = run("build", index, "-o", index.parent / "new", "--passage-tokens", "8")
+    assert "build: --passage-tokens is 8; it must be from 16 to" in refused.stderr
     refused = run("search", index, "apples", "--json", "--fields", "id,plac")
     assert "a hit has no field 'plac'; did you mean 'place'?" in refused.stderr
     assert run("search", index, "apples", "--json", "--fields", "id,place").exit_code == 0

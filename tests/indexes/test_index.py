@@ -10,6 +10,7 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from aveyb_retrieval import Index, Retriever, build_index
@@ -382,3 +383,13 @@ def test_loading_and_reopening_have_asynchronous_twins(index: Index) -> None:
         return before, after
 
     assert asyncio.run(follow()) == (False, True)
+
+
+def test_an_index_of_vectors_from_elsewhere_grows_without_a_model(tmp_path: Path) -> None:
+    unit = np.eye(4, 8, dtype=np.float32)
+    rows = [{"id": str(number), "text": f"text {number}"} for number in range(4)]
+    build_index(rows[:2], tmp_path / "ix", vectors=unit[:2], granularity="document")
+    with Index.open(tmp_path / "ix") as index:
+        assert index.add(rows[2:3], vectors=unit[2:3]).documents == 3
+        assert index.upsert(rows[1:2], vectors=unit[3:]).documents == 3
+        assert [hit.id for hit in index.search_vectors(unit[3], k=1)] == ["1"]

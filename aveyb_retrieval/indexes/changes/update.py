@@ -363,7 +363,8 @@ class Batch:
         """Add or upsert a corpus, later; one without documents changes nothing, or is an
         InputError.
         """
-        own = {"model": self._model()} if self._model else {}
+        brings_vectors = options.get("vectors") is not None
+        own = {} if self._model is None or brings_vectors else {"model": self._model()}
         options = check_options({**own, **options}, InsertOptions, mode)
         reading, on_error = reading_of(options), options.get("on_error", "auto")
         self._device = options.get("device", self._device)
