@@ -8,7 +8,7 @@ import pytest
 
 from aveyb_retrieval import Retriever, build_index, hits_to_prompt
 from aveyb_retrieval.encoder.text.passages import PassageSize, cut_passages
-from aveyb_retrieval.encoder.text.quoting import repeat_starts, repeated_passages
+from aveyb_retrieval.encoder.text.quoting import Repetition, repeat_starts, repetitions
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,7 +106,11 @@ def test_what_a_mail_repeats_are_passages_of_their_own() -> None:
     cuts = cut_passages(text, np.array(offsets), PassageSize(1000))
     parts = [text[start:stop] for start, stop in cuts.spans.tolist()]
     assert [part.split()[0] for part in parts] == ["From:", "On", "--"]
-    assert repeated_passages(text, cuts.spans).tolist() == [False, True, True]
+    assert repetitions("Re: Ferry", text, cuts.spans).tolist() == [
+        Repetition.OWN,
+        Repetition.QUOTED,
+        Repetition.SIGNED,
+    ]
     assert (cuts.ranges[1:, 0] == cuts.ranges[:-1, 1]).all()
     assert repeat_starts(text.removeprefix("From: Ada\nTo: Bob\n")) == []  # no mail
 
@@ -121,3 +125,44 @@ def test_a_prompt_has_dates_and_senders(retriever: Retriever) -> None:
     assert (hits[0].date, hits[0].author) == (MAILS[2]["date"], "Ada <ada@example.org>")
     head = hits_to_prompt(hits).splitlines()[0]
     assert head.startswith("[1] Ferry (m9, 2026-05-09T08:00:00+00:00, Ada <ada@example.org>, ")
+
+
+SIGNED = "Kind regards\nIda Holm\nHarbour office\nTelephone 555 0184"
+FORWARDED = (
+    "Begin forwarded message:\n\nFrom: Ole\nTo: Ida\nDate: 3 May\n\nThe sluice opens at ten."
+)
+
+
+def test_a_signature_counts_once_however_documents_came(tmp_path: Path) -> None:
+    words = ("gravel", "timber", "herring", "cement", "ballast")
+    mails = [
+        mail(
+            n,
+            f"The {word} is here.\n\n{SIGNED}",
+            thread=f"{n}@x",
+            sender="Ida Holm <i@example.org>",
+        )
+        for n, word in enumerate(words, start=1)
+    ]
+    counted = []
+    for name, documents in (("forward", mails), ("backward", mails[::-1])):
+        build_index(documents, tmp_path / name)
+        retriever = Retriever.load(tmp_path / name)
+        hits = retriever.search("telephone of Ida Holm", k=5, unit="passage", fold=False)
+        best, second = hits[:2]
+        assert best.passage is not None
+        assert best.passage.strip() == SIGNED.partition("\n")[2]
+        assert best.score > 2 * second.score
+        counted.append(best.id)
+        assert retriever.search("herring", k=1)[0].id == "m3"
+    assert len({*counted}) == 1
+
+
+def test_what_is_forwarded_is_found_before_what_says_nothing_of_it(tmp_path: Path) -> None:
+    others = [mail(n, f"The gate has code 44{n}.", thread=f"{n}@x") for n in range(2, 9)]
+    build_index([*others, mail(1, f"For you.\n\n{FORWARDED}", thread="1@x")], tmp_path / "i")
+    hit = Retriever.load(tmp_path / "i").search("When does the sluice open?", k=1, unit="passage")[
+        0
+    ]
+    assert hit.id == "m1"
+    assert "at ten" in hit.text[slice(*hit.best_sentence)]

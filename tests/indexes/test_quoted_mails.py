@@ -3,9 +3,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from aveyb_retrieval.encoder.text.quoting import may_repeat, repeated_spans
+from aveyb_retrieval.encoder.text.quoting import (
+    Repetition,
+    may_repeat,
+    repeat_starts,
+    repeated_spans,
+    repetitions,
+)
 from aveyb_retrieval.indexes.search.sentences import CitedText
 from tests.indexes.test_sentences import sentences
 
@@ -71,3 +78,73 @@ def test_what_is_said_is_cited_before_what_is_quoted() -> None:
     assert "north" in best("which gate do lorries leave by", f"Agreed.\n\n{quote}")
     inline = "> Which gate do lorries use?\n\nThe east one.\n\n> Who signs?\n\nSofia does.\n"
     assert best("which gate do lorries use", inline) == "The east one."
+
+
+def parts(text: str, title: str = "") -> list[tuple[str, Repetition]]:
+    """The passages of a mail by their first words, and what they are to it."""
+    starts = [0, *repeat_starts(text)]
+    spans = np.array([*zip(starts, [*starts[1:], len(text)], strict=True)])
+    kinds = map(Repetition, repetitions(title, text, spans).tolist())
+    return [(" ".join(text[n:].split()[:2]), kind) for n, kind in zip(starts, kinds, strict=True)]
+
+
+HEAD = "From: Ada Byron <ada@example.org>\nTo: Bob\n\n"
+OWN, FORWARDED, QUOTED, SIGNED = Repetition
+
+
+@pytest.mark.parametrize(
+    "ending",
+    [
+        "-- \nAda, 555",
+        "On 5 Jan 2026 at 9:12 Bob wrote:\n\nold words",
+        "Von: B\nAn: A\nDatum: x\n\na",
+    ],
+)
+def test_what_is_attached_is_not_repeated(ending: str) -> None:
+    files = "# tide table.csv\n\n- hour: 4\n\n# without a name (image/png)\n\nSeal 9\n"
+    *_, table = parts(f"{HEAD}See the table.\n\n{ending}\n\n{files}")
+    assert table == ("# tide", OWN)
+    contract = "confidential; the recipient shall delete it if received in error by them or others"
+    assert parts(f"{HEAD}Here.\n\n# contract.pdf\n\n{contract}\n") == [("From: Ada", OWN)]
+
+
+def test_an_attached_mail_repeats_by_itself() -> None:
+    inner = f"{HEAD}Low water is at six.\n\n> When?\n"
+    found = parts(f"{HEAD}Look.\n\n-- \nAda, 555\n\n# tide.eml\n\n{inner}")
+    kinds = [("From: Ada", OWN), ("-- Ada,", SIGNED), ("# tide.eml", OWN), ("> When?", QUOTED)]
+    assert found == kinds
+    packed = "# winmail.dat\n\nAgreed.\n\n> When?\n"
+    assert parts(f"{HEAD}Hello.\n\n{packed}")[-1] == ("> When?", QUOTED)
+
+
+@pytest.mark.parametrize(
+    ("title", "lead"),
+    [
+        ("Fwd: Tides", "From: Carl\nSent: Monday\nTo: Ada\nSubject: Tides\n"),
+        ("WG: Tides", "Von: Carl\nGesendet: Montag\nAn: Ada\nBetreff: Tides\n"),
+        ("Tides", "---------- Forwarded message ---------\nFrom: Carl\n"),
+        ("Tides", "Anfang der weitergeleiteten Nachricht:\n\nVon: Carl\nAn: Ada\nDatum: 5. Mai\n"),
+    ],
+)
+def test_what_is_forwarded_is_no_quotation(title: str, lead: str) -> None:
+    text = f"{HEAD}For you.\n\n{lead}\nHigh water is at noon.\n\n> When?\n"
+    assert [kind for _, kind in parts(text, title)][:2] == [OWN, FORWARDED]
+    marked = "".join(f"> {line}\n" for line in f"{lead}\nHigh water.".splitlines())
+    assert parts(f"{HEAD}For you.\n\n{marked}", title)[-1][1] == FORWARDED
+    answered = text.replace(lead, "From: Carl\nSent: Monday\nTo: Ada\nSubject: Tides\n")
+    assert parts(answered, "Re: Tides")[1][1] == QUOTED
+
+
+def test_a_signature_begins_with_the_senders_name() -> None:
+    signature = "Ada Byron\nEngines Ltd\nTel. 0555 123 456"
+    text = f"{HEAD}It is done.\n\nBest regards,\n{signature}\n\nPS: Bring a lamp.\n\n> Is it?\n"
+    assert parts(text) == [
+        ("From: Ada", OWN),
+        ("Ada Byron", SIGNED),
+        ("PS: Bring", OWN),
+        ("> Is", QUOTED),
+    ]
+    assert parts(f"{HEAD}It is done.\n\nAda\n") == [("From: Ada", OWN)]
+    assert parts(f"{HEAD}The guests:\n\nCarl Gauss\nEmmy\nTel. 0555 123 456\n") == [
+        ("From: Ada", OWN)
+    ]

@@ -8,30 +8,34 @@ without their places in the mail, which passages and citations need.
 
 A mail is cut into passages where it begins to repeat (`repeat_starts`). What stands behind a
 quotation stays with it: an answer needs its question.
+
+What is attached stands behind the mail, each file below a heading with its name. It repeats
+nothing, unless it is a mail, which may.
 """
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from functools import cached_property
-from itertools import accumulate
+from enum import IntEnum
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
-    BoolArray = npt.NDArray[np.bool_]
     IntArray = npt.NDArray[np.int64]
 
 Span = tuple[int, int]  # characters [start, stop)
 
 _HEAD = re.compile(r"(?:(?:From|To|Cc|Date): [^\n]*\n)+")  # as mails are read
+_ATTACHED = re.compile(  # the heading of an attachment
+    r"(?<=\n\n)# (?:[^\n]{1,300}\.[A-Za-z0-9]{1,8}|without a name \([^\n()]{1,100}\))\n\n"
+)
 _MARKS = re.compile(r"(?:[ \t]{0,3}(?:[>＞]|\|(?![^\n|]*\|)))+[ \t]?")
 _LONGEST_LINE = 400  # characters of a lead
 _LONGEST_MAIL = 1 << 20  # characters that are looked at: what is longer, no person has written
@@ -50,12 +54,20 @@ _TIME = re.compile(r"\d{1,2} ?[:.h時点시] ?\d{2}|\d{1,2} ?時")
 _YEAR = re.compile(r"(?:19|20)\d\d|\d{1,2}[./-]\d{1,2}[./-]\d{2}")
 _NUMBER = re.compile(r"\d+")
 _WORD = re.compile(r"[^\W_]")
-_FORWARDED = (
-    *("original message", "original appointment", "forwarded message", "ursprüngliche nachricht"),
-    *("weitergeleitete nachricht", "message d'origine", "message transféré", "mensaje original"),
-    *("messaggio originale", "mensagem original", "oorspronkelijk bericht"),
+_ANSWERED = (  # words of a rule above a mail that is answered
+    *("original message", "original appointment", "ursprüngliche nachricht", "message d'origine"),
+    *("mensaje original", "messaggio originale", "mensagem original", "oorspronkelijk bericht"),
     *("ursprungligt meddelande", "oprindelig meddelelse", "opprinnelig melding"),
     *("wiadomość oryginalna", "исходное сообщение", "原始邮件", "原始信件", "元のメッセージ"),
+)
+_FORWARDED = (  # and above one that is forwarded
+    *("forwarded message", "forwarded by", "weitergeleitete nachricht", "weitergeleitet von"),
+    *("message transféré", "mensaje reenviado", "messaggio inoltrato", "mensagem encaminhada"),
+    *("doorgestuurd bericht", "vidarebefordrat", "videresendt", "przekazana wiadomość"),
+    *("пересылаемое сообщение", "пересланное сообщение", "转发的邮件", "転送されたメッセージ"),
+)
+_FORWARDING = re.compile(  # subjects of mails that forward one
+    r"\s*(?:fwd?|fw|wg|tr|rv|enc|vb|pd|i|doorst|转发|轉寄|転送)\s*[:：]", re.IGNORECASE
 )
 _RULED = re.compile(r"[-_—=*]{2,}+(?P<words>[^\n]*[^\W_])[^\n]*\Z")
 _BEGIN_FORWARDED = re.compile(
@@ -99,8 +111,27 @@ _DISCLAIMERS = tuple(
 )
 _DISCLAIMING = 3  # of these four, in one paragraph
 _LEAST_DISCLAIMER = 60  # characters
-_LONGEST_SIGNATURE = 2000  # characters below a rule
+_LONGEST_SIGNATURE = 2000  # characters below a rule, or a name
+_LONGEST_NAME = 60  # characters of a line
+_SIGNATURE_LINES = 2  # at least, below a name and without an address or a number
+_CONTACT = re.compile(r"(?<![^\s<>@])[^\s<>@]+@[^\s<>@]|\d(?:[ ()/.-]{0,3}\d){5}|www\.|https?://")
+_POSTSCRIPT = re.compile(r"P\.? ?S\b|N\.? ?B\b|ps:", re.IGNORECASE)
+_SENDER = re.compile(r"^From: (?P<name>[^\n<]*)(?:<(?P<address>[^\s@>]*))?", re.MULTILINE)
+_LETTERS = re.compile(r"[^\W\d_]+")
+_PACKED = re.compile(r"# (?:winmail\.dat|[^\n]*\.tnef)\n", re.IGNORECASE)
 _MOST_SIGNATURE_LINES = 60  # below a rule, with empty ones
+
+
+class Repetition(IntEnum):
+    """What a part of a mail is to it: the least repeated first."""
+
+    OWN = 0
+    FORWARDED = 1  # passed on, from another mail
+    QUOTED = 2
+    SIGNED = 3  # a signature or a disclaimer, as other mails of the sender may have it
+
+
+_Piece = tuple[int, int, Repetition]  # characters [start, stop), and how they are repeated
 
 
 class _Line(NamedTuple):
@@ -112,6 +143,17 @@ class _Line(NamedTuple):
     stop: int
     level: int
     words: str
+
+
+class _Quotation(NamedTuple):
+    """A quotation of the lines `[start, stop)`: how deeply they are marked, at least, and whether
+    the mail is forwarded.
+    """
+
+    start: int
+    stop: int
+    level: int
+    is_forward: bool
 
 
 _SIGN = re.compile(
@@ -144,7 +186,13 @@ def repeated_spans(text: str) -> list[Span]:
     Where lines are marked, those lines alone are quoted: answers between them are the mail's own.
     Behind the lead or the headers of a quotation without marks, all is quoted.
     """
-    return _Mail(text).spans()
+    spans: list[Span] = []
+    for start, stop, _ in _pieces(text):
+        if spans and spans[-1][1] == start:
+            spans[-1] = spans[-1][0], stop
+        else:
+            spans.append((start, stop))
+    return spans
 
 
 def headers_and_repeated_spans(text: str) -> list[Span]:
@@ -153,106 +201,181 @@ def headers_and_repeated_spans(text: str) -> list[Span]:
     return [*([head.span()] if head else []), *repeated_spans(text)]
 
 
-def repeated_passages(text: str, spans: IntArray) -> BoolArray:
-    """Return which passages `[n]` of a mail, characters `[n, 2]`, say nothing but what it repeats;
-    none of a text that is no mail.
+def repetitions(title: str, text: str, spans: IntArray) -> IntArray:
+    """Return what passages `[n]` of a mail, characters `[n, 2]`, are to it (`Repetition`); all of a
+    text that is no mail are its own.
     """
     if not is_mail(text):
-        return np.zeros(len(spans), np.bool_)
-    places = repeated_spans(text)
-    return np.array([_is_within(text, places, span) for span in spans.tolist()], np.bool_)
+        return np.full(len(spans), Repetition.OWN, np.int64)
+    pieces = _pieces(text, is_forward=_FORWARDING.match(title) is not None)
+    return np.array([_repetition(text, pieces, span) for span in spans.tolist()], np.int64)
 
 
-def _is_within(text: str, places: list[Span], passage: Span) -> bool:
-    """Whether a passage has no word outside of some places, ascending."""
+def _repetition(text: str, pieces: list[_Piece], passage: Span) -> Repetition:
+    """What a passage is: the least of its words' repetitions."""
     position, stop = passage
-    first = bisect_right(places, position, key=itemgetter(1))
-    for start, end in places[first:]:
+    least = Repetition.SIGNED
+    for start, end, repetition in pieces[bisect_right(pieces, position, key=itemgetter(1)) :]:
         if start >= stop:
             break
         if _WORD.search(text, position, max(start, position)):
-            return False
-        position = max(position, end)
-    return not _WORD.search(text, position, max(stop, position))
+            return Repetition.OWN
+        position = max(position, start)
+        if _WORD.search(text, position, min(end, stop)):
+            least = min(least, repetition)
+        position = end
+    if _WORD.search(text, position, max(stop, position)):
+        return Repetition.OWN
+    return least
 
 
 def repeat_starts(text: str) -> list[int]:
     """Return the characters at which a mail begins to repeat, and those at which a quotation in a
-    quotation begins; none of a text that is no mail.
+    quotation, or behind a repetition an attachment or a postscript begins; none of a text that is
+    no mail.
     """
-    return _Mail(text).starts() if is_mail(text) else []
+    if not is_mail(text):
+        return []
+    starts: list[int] = []
+    is_behind = False
+    for mail, start in _mails(text):
+        if is_behind:
+            starts.append(start)
+        if mail is not None:
+            starts += mail.starts()
+        is_behind = mail is not None and mail.ends_repeating
+    return starts
+
+
+def _pieces(text: str, *, is_forward: bool = False) -> list[_Piece]:
+    """The parts of a mail that it repeats, ascending, and how."""
+    return [
+        piece
+        for mail, _ in _mails(text, is_forward=is_forward)
+        if mail is not None
+        for piece in mail.pieces()
+    ]
+
+
+def _mails(text: str, *, is_forward: bool = False) -> Iterator[tuple[_Mail | None, int]]:
+    """A mail and each file that is attached to it, with its first character; None of a file that
+    is no mail.
+    """
+    headings = list(_ATTACHED.finditer(text))
+    stops = [*(heading.start() for heading in headings), len(text)]
+    yield _Mail(text, 0, stops[0], is_forward=is_forward), 0
+    for heading, stop in zip(headings, stops[1:], strict=True):
+        is_mail = _PACKED.match(heading[0]) or _HEAD.match(text, heading.end())
+        mail = _Mail(text, heading.end(), stop) if is_mail else None
+        yield mail, heading.start()
 
 
 class _Mail:
-    """A mail, line by line."""
+    """A mail in the characters `[start, stop)` of a text, line by line."""
 
-    def __init__(self, text: str) -> None:
-        head = _HEAD.match(text)
-        self._lines = _lines(text[:_LONGEST_MAIL], head.end() if head else 0)
+    def __init__(self, text: str, start: int, stop: int, *, is_forward: bool = False) -> None:
+        head = _HEAD.match(text, start, stop)
+        self._is_forward = is_forward
+        self._names = _sender_words(head[0]) if head else frozenset()
+        self._lines = _lines(text[: min(stop, _LONGEST_MAIL)], head.end() if head else start)
         self._filled, self._shallower = _links(self._lines)
         self._places: set[int] = set()  # at which quotations begin
-        self._repeated: list[Span] = []  # lines [start, stop) of quotations and endings
-        self._find_quotations()
+        self._repetitions = self._repetitions_by(self._quotations())
         self._find_endings()
+        self._find_signature()
+        self._fill_gaps()
 
-    def spans(self) -> list[Span]:
-        spans: list[Span] = []
-        for line, is_repeated in zip(self._lines, self._is_repeated, strict=True):
-            if not is_repeated:
+    def pieces(self) -> list[_Piece]:
+        """What is repeated, ascending, and how."""
+        pieces: list[_Piece] = []
+        for line, repetition in zip(self._lines, self._repetitions, strict=True):
+            if repetition == Repetition.OWN:
                 continue
-            if spans and spans[-1][1] == line.start:
-                spans[-1] = spans[-1][0], line.stop
+            if pieces and pieces[-1][1:] == (line.start, repetition):
+                pieces[-1] = pieces[-1][0], line.stop, repetition
             else:
-                spans.append((line.start, line.stop))
-        return spans
+                pieces.append((line.start, line.stop, repetition))
+        return pieces
 
     def starts(self) -> list[int]:
-        places = sorted({*(start for start, _ in self.spans()), *self._places})
+        places = sorted({*self._first_places(), *self._places})
         first = self._lines[0].start if self._lines else 0
         own = next((line.start for line in self._own_lines() if line.words), None)
         # the headers alone are no passage
         return [start for start in places if start > first and own is not None and start > own]
 
-    @cached_property
-    def _is_repeated(self) -> list[bool]:
-        """Whether each line is repeated; an empty one is where the line above it is."""
-        changes = [0] * (len(self._lines) + 1)
-        for start, stop in self._repeated:
-            changes[start] += 1
-            changes[stop] -= 1
-        is_repeated = [
-            line.level > 0 or depth > 0
-            for line, depth in zip(self._lines, accumulate(changes[:-1]), strict=True)
-        ]
-        for number, line in enumerate(self._lines[1:], start=1):
-            if not line.words:
-                is_repeated[number] = is_repeated[number - 1]
-        return is_repeated
+    @property
+    def ends_repeating(self) -> bool:
+        """Whether its last words are repeated."""
+        return bool(self._repetitions) and self._repetitions[-1] != Repetition.OWN
+
+    def _first_places(self) -> Iterator[int]:
+        """Where repetitions begin behind what is the mail's own."""
+        was_own = True
+        for line, repetition in zip(self._lines, self._repetitions, strict=True):
+            is_own = repetition == Repetition.OWN
+            if was_own and not is_own:
+                yield line.start
+            was_own = is_own
 
     def _own_lines(self) -> Iterator[_Line]:
         return (
             line
-            for line, is_repeated in zip(self._lines, self._is_repeated, strict=True)
-            if not is_repeated
+            for line, repetition in zip(self._lines, self._repetitions, strict=True)
+            if repetition == Repetition.OWN
         )
 
-    def _find_quotations(self) -> None:
-        """Mark leads, and what stands below quotations that have no marks."""
+    def _quotations(self) -> list[_Quotation]:
+        """The leads, with what stands below those of quotations without marks; later ones may be in
+        earlier ones.
+        """
+        quotations: list[_Quotation] = []
         number = 0
         while number < len(self._lines):
             above, below, is_sure = self._quotation(number)
             if below == number:
                 number += 1
                 continue
-            first, level = self._lines[above], self._lines[above].level
-            is_marked = self._level_below(below) > level
+            level = self._lines[above].level
+            inner = max(self._level_below(below), level)
+            is_marked = inner > level
             if not is_marked and not is_sure:
                 number += 1
                 continue
-            self._places.add(first.start)
-            stop = below if is_marked else self._end_of_quotation(below, level)
-            self._repeated.append((above, stop))
+            is_forward = self._forwards(number, is_first=not quotations)
+            stop = below
+            if not is_marked or is_forward:
+                stop = self._end_of_quotation(below, inner)
+            self._places.add(self._lines[above].start)
+            quotations.append(_Quotation(above, stop, inner, is_forward))
             number = below
+        return quotations
+
+    def _forwards(self, number: int, *, is_first: bool) -> bool:
+        """Whether a line leads to a mail that is forwarded, rather than answered."""
+        if self._is_forward and is_first:
+            return True
+        words = self._lines[number].words
+        if _BEGIN_FORWARDED.match(words):
+            return True
+        ruled = _RULED.match(words)
+        return ruled is not None and _has_words(ruled["words"], _FORWARDED)
+
+    def _repetitions_by(self, quotations: list[_Quotation]) -> list[Repetition]:
+        """What each line is to the mail, by the innermost quotation that it is in."""
+        repetitions: list[Repetition] = []
+        waiting, opened = quotations[::-1], list[_Quotation]()
+        for number, line in enumerate(self._lines):
+            while waiting and waiting[-1].start <= number:
+                opened.append(waiting.pop())
+            while opened and opened[-1].stop <= number:
+                opened.pop()
+            repetition = Repetition.QUOTED if line.level else Repetition.OWN
+            if opened:
+                is_forwarded = opened[-1].is_forward and line.level <= opened[-1].level
+                repetition = Repetition.FORWARDED if is_forwarded else Repetition.QUOTED
+            repetitions.append(repetition)
+        return repetitions
 
     def _end_of_quotation(self, number: int, level: int) -> int:
         """The next line that is not empty, from a line on, and is quoted less deeply than `level`;
@@ -276,19 +399,26 @@ class _Mail:
         if words.endswith((":", "：", ":]")):
             above, is_sure = self._lead(number)
             if above <= number:
-                return above, number + 1, is_sure
+                is_forward = _BEGIN_FORWARDED.match(words) is not None
+                return above, self._below_headers(number) if is_forward else number + 1, is_sure
         ruled = _RULED.match(words)
-        if ruled:
-            title = ruled["words"].lower()
-            count = self._header_count(number + 1)
-            if count or any(words in title for words in _FORWARDED):
-                return number, number + 1 + count, True
+        if ruled and (
+            self._header_count(number + 1) or _has_words(ruled["words"], _ANSWERED + _FORWARDED)
+        ):
+            return number, self._below_headers(number), True
         if _FROM.match(words) and (count := self._header_count(number)) >= _HEADERS:
             above = number
             if number and _RULE.match(self._lines[number - 1].words):
                 above = number - 1
             return above, number + count, True
         return number, number, False
+
+    def _below_headers(self, number: int) -> int:
+        """The line below a lead and the headers that follow it, maybe behind empty lines."""
+        first = self._filled[number + 1]
+        if first < len(self._lines) and _FROM.match(self._lines[first].words):
+            return first + self._header_count(first)
+        return number + 1 + self._header_count(number + 1)
 
     def _lead(self, number: int) -> tuple[int, bool]:
         """The first line of the lead that ends at a line, and whether it is sure without marks
@@ -335,9 +465,44 @@ class _Mail:
         while number < len(self._lines):
             stop = self._ending(number)
             if stop > number:
-                self._places.add(self._lines[number].start)
-                self._repeated.append((number, stop))
+                self._sign(number, stop)
             number = max(stop, number + 1)
+
+    def _find_signature(self) -> None:
+        """Mark the signature that begins with the sender's name and goes on with where to reach
+        them, up to a postscript.
+        """
+        number = next((n for n in range(1, len(self._lines)) if self._is_name(n)), None)
+        if number is None:
+            return
+        stop = number + 1
+        while stop < len(self._lines) and self._repetitions[stop] == Repetition.OWN:
+            if _POSTSCRIPT.match(self._lines[stop].words):
+                break
+            stop += 1
+        below = [line.words for line in self._lines[number + 1 : stop] if line.words]
+        is_contact = any(_CONTACT.search(words) for words in below)
+        is_longer = sum(map(len, below)) > _LONGEST_SIGNATURE
+        if is_longer or (len(below) < _SIGNATURE_LINES and not is_contact):
+            return
+        self._sign(number, stop)
+        if stop < len(self._lines) and self._repetitions[stop] == Repetition.OWN:
+            self._places.add(self._lines[stop].start)
+
+    def _is_name(self, number: int) -> bool:
+        """Whether a line of the mail itself is the sender's name alone."""
+        line = self._lines[number]
+        if self._repetitions[number] != Repetition.OWN or len(line.words) > _LONGEST_NAME:
+            return False
+        words = _words_of(line.words)
+        return bool(words) and words <= self._names
+
+    def _sign(self, number: int, stop: int) -> None:
+        """Let lines be a signature or a disclaimer; one in a quotation is quoted."""
+        self._places.add(self._lines[number].start)
+        for n in range(number, stop):
+            if self._repetitions[n] == Repetition.OWN:
+                self._repetitions[n] = Repetition.SIGNED
 
     def _ending(self, number: int) -> int:
         """The line behind the signature or disclaimer that begins at a line; `number` where none
@@ -379,6 +544,12 @@ class _Mail:
         if line.level != level:
             return bool(line.words) or line.level > level
         return not level and line.start in self._places
+
+    def _fill_gaps(self) -> None:
+        """Let empty lines be repeated where the line above them is."""
+        for number, line in enumerate(self._lines[1:], start=1):
+            if not line.words:
+                self._repetitions[number] = self._repetitions[number - 1]
 
     def _end_of_paragraph(self, number: int) -> int:
         level = self._lines[number].level
@@ -422,6 +593,19 @@ def _links(lines: list[_Line]) -> tuple[list[int], list[int]]:
     return filled, shallower
 
 
+def _sender_words(head: str) -> frozenset[str]:
+    """The words of a sender's name, or of the address where there is no name."""
+    sender = _SENDER.search(head)
+    if sender is None:
+        return frozenset()
+    name = sender["name"] or sender["address"] or ""
+    return _words_of(name.partition("@")[0])
+
+
+def _words_of(text: str) -> frozenset[str]:
+    return frozenset(_LETTERS.findall(text.casefold()))
+
+
 def _is_lead(words: str) -> bool:
     """Whether a line, or several, say who wrote what stands below."""
     if len(words) > _LONGEST_LINE:
@@ -436,6 +620,12 @@ def _has_date(words: str) -> bool:
     if _TIME.search(words):
         return True
     return _YEAR.search(words) is not None and len(_NUMBER.findall(words)) > 1
+
+
+def _has_words(title: str, known: Sequence[str]) -> bool:
+    """Whether a rule names one of some words."""
+    title = title.lower()
+    return any(words in title for words in known)
 
 
 def _is_disclaimer(paragraph: str) -> bool:

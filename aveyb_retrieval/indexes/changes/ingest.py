@@ -34,7 +34,7 @@ from aveyb_retrieval.documents.records import (
     Rejected,
     chain_digest,
 )
-from aveyb_retrieval.encoder.text.quoting import repeated_passages
+from aveyb_retrieval.encoder.text.quoting import Repetition, repetitions
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.encoding import AUTO
 from aveyb_retrieval.indexes.store.called import name_words
@@ -47,8 +47,10 @@ from aveyb_retrieval.indexes.store.tables import (
     CODES,
     COPY,
     COUNTS,
-    REPEATED_SHARE,
+    FORWARDED_SHARE,
+    QUOTED_SHARE,
     SHARE,
+    SIGNED_SHARE,
     THREAD,
     WEIGHT,
     schemas,
@@ -204,7 +206,12 @@ def make_rows(
             ),
             COPY: np.array(copies_of_passages, np.int64),
             WEIGHT: np.concatenate(weights),
-            SHARE: np.concatenate([passage_shares(text, spans) for _, text, spans, _ in texts]),
+            SHARE: np.concatenate(
+                [
+                    passage_shares(record.title, text, spans)
+                    for (record, *_), (_, text, spans, _) in zip(made, texts, strict=True)
+                ]
+            ),
             WORDS: in_passages,
         },
     }
@@ -234,10 +241,16 @@ def make_rows(
     )
 
 
-def passage_shares(text: str, spans: IntArray) -> FloatArray:
+def passage_shares(title: str, text: str, spans: IntArray) -> FloatArray:
     """How much passages, characters `[n, 2]` of a text, count, float32 `[n]`."""
-    repeated = repeated_passages(text, spans)
-    return np.where(repeated, np.float32(REPEATED_SHARE), np.float32(1))
+    return _SHARES[repetitions(title, text, spans)]
+
+
+_SHARES = np.empty(len(Repetition), np.float32)
+_SHARES[Repetition.OWN] = 1
+_SHARES[Repetition.FORWARDED] = FORWARDED_SHARE
+_SHARES[Repetition.QUOTED] = QUOTED_SHARE
+_SHARES[Repetition.SIGNED] = SIGNED_SHARE
 
 
 def mean_weight(weights: FloatArray | None, spans: IntArray) -> float:

@@ -78,7 +78,9 @@ COPY = "copy"  # the digest of a text's words
 THREAD = "thread"  # the digest of the conversation that a mail belongs to
 WEIGHT = "weight"
 SHARE = "share"  # how much a passage counts
-REPEATED_SHARE = 0.1  # where it says nothing but what a mail repeats
+QUOTED_SHARE = 0.1  # where it says nothing but what a mail quotes
+FORWARDED_SHARE = 0.5  # and nothing but what it forwards, which the index may lack otherwise
+SIGNED_SHARE = 0.05  # a signature or disclaimer; of those alike, one counts in full
 _TITLE = ("title", "keywords", "file_sha256", "labels_sha256", "folder", "pages")
 Part = Literal["title", "metadata", "text"]
 # of a document, which are read by themselves; the pages come with the title
@@ -489,8 +491,28 @@ class Tables:
         return self._below_one(self.documents if kind == "document" else self.passages, WEIGHT)
 
     def repeating(self) -> tuple[IntArray, FloatArray]:
-        """Numbers `[n]`, ascending, and shares `[n]` of all passages that count less than 1."""
-        return self._below_one(self.passages, SHARE)
+        """Numbers `[n]`, ascending, and shares `[n]` of all passages that count less than 1.
+
+        Of signatures that are copies, that of the document counts in full whose id has the least
+        hash.
+        """
+        numbers, shares = self._below_one(self.passages, SHARE)
+        is_signed = shares == np.float32(SIGNED_SHARE)
+        if not is_signed.any():
+            return numbers, shares
+        is_less = np.ones(len(numbers), np.bool_)
+        is_less[np.flatnonzero(is_signed)[self._first_copies(numbers[is_signed])]] = False
+        return numbers[is_less], shares[is_less]
+
+    def _first_copies(self, numbers: IntArray) -> IntArray:
+        """The places, among passages `[n]`, of the first of those alike, by hashes of ids."""
+        rows = self.documents.scan(["doc", "rank"])
+        docs, ranks = rows["doc"].to_numpy(), rows["rank"].to_numpy()
+        order = np.argsort(docs)
+        places = order[np.searchsorted(docs, numbers >> PASSAGE_BITS, sorter=order)]
+        first = np.lexsort((numbers, ranks[places]))
+        _, firsts = np.unique(self.copies("passage", numbers)[first], return_index=True)
+        return first[firsts]
 
     def _below_one(self, table: Dataset | RowTable, column: str) -> tuple[IntArray, FloatArray]:
         rows = table.scan([table.key, column])
