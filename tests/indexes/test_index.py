@@ -392,4 +392,5 @@ def test_an_index_of_vectors_from_elsewhere_grows_without_a_model(tmp_path: Path
     with Index.open(tmp_path / "ix") as index:
         assert index.add(rows[2:3], vectors=unit[2:3]).documents == 3
         assert index.upsert(rows[1:2], vectors=unit[3:]).documents == 3
-        assert [hit.id for hit in index.search_vectors(unit[3], k=1)] == ["1"]
+        (hits,) = index.search_vectors(unit[3:], k=1)
+        assert [hit.id for hit in hits] == ["1"]
