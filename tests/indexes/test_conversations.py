@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from aveyb_retrieval import Retriever, build_index, hits_to_prompt
 from aveyb_retrieval.encoder.text.passages import PassageSize, cut_passages
 from aveyb_retrieval.encoder.text.quoting import Repetition, repeat_starts, repetitions
+from aveyb_retrieval.indexes.search import conversations
+from aveyb_retrieval.indexes.search.conversations import MATCHES_TOGETHER, Conversations
+from aveyb_retrieval.indexes.search.matches import Matches
+from aveyb_retrieval.indexes.search.snapshot import Snapshot
+from aveyb_retrieval.indexes.store.tables import PARTS
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from aveyb_retrieval.indexes.types import IntArray
 
 QUESTION = "When does the ferry to Skagen leave?"
 
@@ -83,6 +93,73 @@ def test_pages_are_slices_of_one_ranking(retriever: Retriever, mode: Any) -> Non
     assert [hit.id for hit in parts] == [hit.id for hit in whole]
 
 
+def test_a_page_of_one_chunk_takes_no_other_part_of_the_ranking() -> None:
+    parts: list[int] = []
+    read: list[int] = []
+
+    def ranking() -> Iterator[Matches]:
+        for first in range(0, 5 * MATCHES_TOGETHER, MATCHES_TOGETHER):
+            parts.append(first)
+            docs = np.arange(first, first + MATCHES_TOGETHER)
+            yield Matches.of_documents(docs, np.ones(len(docs)))
+
+    def threads(docs: IntArray) -> IntArray:
+        read.extend(docs.tolist())
+        return docs + 1  # of a conversation each
+
+    view = SimpleNamespace(threads=threads)
+    evidence: Any = SimpleNamespace(options=SimpleNamespace(fold=True), view=view)
+    folded = Conversations(evidence, None).folded(ranking())
+    for count in (1, 2, 3):
+        chunk = next(folded)
+        assert chunk.docs[0] == (count - 1) * MATCHES_TOGETHER
+        assert len(parts) == count
+    assert sum(len(chunk) for chunk in folded) == 2 * MATCHES_TOGETHER
+    assert read == [*range(5 * MATCHES_TOGETHER)]
+
+
+def test_chunks_are_the_same_however_the_ranking_is_parted() -> None:
+    docs = np.arange(3 * MATCHES_TOGETHER + 7)
+    view = SimpleNamespace(threads=lambda docs: docs + 1)
+    evidence: Any = SimpleNamespace(options=SimpleNamespace(fold=True), view=view)
+
+    def sizes(part_size: int) -> list[int]:
+        parts = (docs[start : start + part_size] for start in range(0, len(docs), part_size))
+        ranking = (Matches.of_documents(part, np.ones(len(part))) for part in parts)
+        return [len(chunk) for chunk in Conversations(evidence, None).folded(ranking)]
+
+    assert sizes(1000) == sizes(7) == sizes(MATCHES_TOGETHER) == [MATCHES_TOGETHER] * 3 + [7]
+
+
+@pytest.mark.parametrize("mode", ["lexical", "dense", "hybrid"])
+def test_passages_that_the_ranking_scored_are_not_scored_again(
+    retriever: Retriever, mode: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def score_passages(evidence: object, numbers: object) -> None:
+        raise AssertionError(f"scored again: {numbers}")
+
+    monkeypatch.setattr(conversations, "score_passages", score_passages)
+    first, *_ = retriever.search(QUESTION, k=6, mode=mode)
+    assert (first.id, first.earlier) == ("m9", ("m4",))
+
+
+def test_questions_read_the_metadata_of_mails_once(
+    retriever: Retriever, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    documents = Snapshot.documents
+
+    def count(view: Snapshot, docs: Sequence[int], parts: Sequence[str] = PARTS) -> Any:
+        if "metadata" in parts:
+            read.extend(docs)
+        return documents(view, docs, parts)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Snapshot, "documents", count)
+    retriever.search([QUESTION, QUESTION.lower(), "ferry to Skagen"], k=6, mode="lexical")
+    assert sorted(read) == sorted(set(read))
+    assert read
+
+
 def test_nothing_is_folded_of_what_only_quotations_say(tmp_path: Path) -> None:
     lost = "The permit of the weir has number 8812."
     mails = [mail(n, f"Agreed.\n\n{quoted('Eva', lost)}") for n in (4, 5)]
@@ -101,8 +178,6 @@ def test_other_documents_of_a_thread_are_not_mails(tmp_path: Path) -> None:
 def test_what_a_mail_repeats_are_passages_of_their_own() -> None:
     text = f"From: Ada\nTo: Bob\n\nYes.\n\n{quoted('Bob', 'Is it true?')}\n\n-- \nAda, 555\n"
     offsets = [(n, n + 1) for n in range(len(text))]
-    import numpy as np
-
     cuts = cut_passages(text, np.array(offsets), PassageSize(1000))
     parts = [text[start:stop] for start, stop in cuts.spans.tolist()]
     assert [part.split()[0] for part in parts] == ["From:", "On", "--"]

@@ -10,7 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.store.filters import OWN, field_keys, is_number
+from aveyb_retrieval.indexes.search.dates import instant
+from aveyb_retrieval.indexes.store.filters import OWN, is_number, value_at
 
 if TYPE_CHECKING:
     from aveyb_retrieval.indexes.engine import EngineView
@@ -74,17 +75,15 @@ def gains(
 
 
 def _part(document: StoredDocument, field: str, how: dict[str, Any]) -> float | None:
-    value: Any = document.metadata
-    for key in field_keys(field):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    if value is None or (is_number(value) and "half_life" not in how):
+    value: Any = value_at(document.metadata, field)
+    is_date = "half_life" in how
+    if value is None or (is_number(value) and not is_date):
         return value
-    try:
-        then = datetime.fromisoformat(value)
-        age = datetime.now(UTC) - (then if then.tzinfo else then.replace(tzinfo=UTC))
-        return float(0.5 ** (max(age / timedelta(days=1), 0.0) / how["half_life"]))
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-        what = "a date such as 2024-05-06" if "half_life" in how else "a number"
+    date = instant(value) if is_date else None
+    if date is None:
+        needed = "a date such as 2024-05-06" if is_date else "a number"
         raise ConfigError(
-            f"boost: {field!r} of document {document.id!r} is {value!r}; {what} is needed"
-        ) from None
+            f"boost: {field!r} of document {document.id!r} is {value!r}; {needed} is needed"
+        )
+    days = max((datetime.now(UTC) - date) / timedelta(days=1), 0.0)
+    return float(0.5 ** (days / how["half_life"]))

@@ -10,22 +10,24 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from aveyb_retrieval.indexes.search.dates import instant
 from aveyb_retrieval.indexes.search.matches import Matches
 from aveyb_retrieval.indexes.search.scores import score_passages
 from aveyb_retrieval.indexes.store.copies import NO_THREAD
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
+    from datetime import datetime
 
     from aveyb_retrieval.indexes.search.best_passages import BestPassages
     from aveyb_retrieval.indexes.search.evidence import Evidence
     from aveyb_retrieval.indexes.search.matches import Scores
+    from aveyb_retrieval.indexes.search.passage_scores import PassageScores
     from aveyb_retrieval.indexes.types import BoolArray, IntArray
 
 MATCHES_TOGETHER = 50  # matches among which conversations are folded
@@ -66,25 +68,33 @@ class Conversations:
             return
         for part in ranking:
             threads = self._evidence.view.threads(part.docs)
-            if not threads.any():
-                yield part
-                continue
-            yield from self._fold_chunks(part, ranking)
-            return
+            if threads.any():
+                yield from self._fold_chunks(part, threads, ranking)
+                return
+            yield part
 
-    def _fold_chunks(self, first: Matches, ranking: Iterator[Matches]) -> Iterator[Matches]:
-        """Fold so many matches together, however the ranking is parted: pages begin alike."""
-        waiting = first
-        for part in ranking:
+    def _fold_chunks(
+        self, waiting: Matches, threads: IntArray, ranking: Iterator[Matches]
+    ) -> Iterator[Matches]:
+        """Fold so many matches together, however the ranking is parted: pages begin alike. No part
+        is computed before it is needed.
+        """
+        part: Matches | None = waiting
+        while part is not None:
             while len(waiting) >= MATCHES_TOGETHER:
-                yield self._fold(waiting.take(slice(0, MATCHES_TOGETHER)))
+                chunk = slice(0, MATCHES_TOGETHER)
+                yield self._fold(waiting.take(chunk), threads[chunk])
                 waiting = waiting.take(slice(MATCHES_TOGETHER, None))
-            waiting = Matches.joined([waiting, part])
-        for start in range(0, len(waiting), MATCHES_TOGETHER):
-            yield self._fold(waiting.take(slice(start, start + MATCHES_TOGETHER)))
+                threads = threads[MATCHES_TOGETHER:]
+            part = next(ranking, None)
+            if part is not None:
+                waiting = Matches.joined([waiting, part])
+                threads = np.concatenate([threads, self._evidence.view.threads(part.docs)])
+        if len(waiting):
+            yield self._fold(waiting, threads)
 
-    def _fold(self, part: Matches) -> Matches:
-        threads = self._evidence.view.threads(part.docs)
+    def _fold(self, part: Matches, threads: IntArray) -> Matches:
+        """Fold matches of conversations `threads` `[n]`."""
         rows_of: dict[int, list[int]] = defaultdict(list)
         for row, thread in enumerate(threads.tolist()):
             if thread != NO_THREAD:
@@ -139,11 +149,12 @@ class Conversations:
 
     def _read_mails(self, part: Matches, rows: IntArray) -> dict[int, Mail]:
         """What is known of the mails in some rows, by number; without those that have no date."""
-        metadata = self._evidence.metadata(dict.fromkeys(part.docs[rows].tolist()))
-        sent = {doc: instant for doc, of in metadata.items() if (instant := _instant(of))}
+        metadata = self._evidence.documents.metadata(part.docs[rows].tolist())
+        dates = {doc: instant(str(of.get("date", ""))) for doc, of in metadata.items()}
+        sent = {doc: date for doc, date in dates.items() if date is not None}
         rows = rows[np.isin(part.docs[rows], [*sent])]
-        numbers, row_of = self._passages_of(part, rows)
-        scores = self._scores(numbers)
+        scored, row_of = self._score(part, rows)
+        numbers, scores = scored.ids, self._by_themselves(scored)
         is_repeated = self._evidence.view.passage_shares(numbers) < 1
         mails = {}
         for doc in dict.fromkeys((numbers >> PASSAGE_BITS).tolist()):
@@ -153,24 +164,23 @@ class Conversations:
             mails[doc] = Mail(doc, sent[doc], own, own_row, repeated, repeated_row)
         return mails
 
-    def _passages_of(self, part: Matches, rows: IntArray) -> tuple[IntArray, IntArray]:
-        """Numbers `[m]`, ascending, of the passages that speak for some rows, and these rows."""
+    def _score(self, part: Matches, rows: IntArray) -> tuple[PassageScores, IntArray]:
+        """Score the passages `[m]` that speak for some rows; return the row of each, too."""
         if self._passages is None:
             order = np.argsort(part.keys[rows])
-            return part.keys[rows][order], rows[order]
-        numbers = self._passages.scored(part.docs[rows]).ids
+            return score_passages(self._evidence, part.keys[rows][order]), rows[order]
+        scored = self._passages.scored(part.docs[rows])
         order = np.argsort(part.docs[rows])
-        places = np.searchsorted(part.docs[rows], numbers >> PASSAGE_BITS, sorter=order)
-        return numbers, rows[order[places]]
+        places = np.searchsorted(part.docs[rows], scored.ids >> PASSAGE_BITS, sorter=order)
+        return scored, rows[order[places]]
 
-    def _scores(self, numbers: IntArray) -> Scores:
+    def _by_themselves(self, scored: PassageScores) -> Scores:
         """What passages `[n]` score by themselves, however little they count."""
         evidence = self._evidence
-        scored = score_passages(evidence, numbers)
         if evidence.options.mode == "dense":
             return scored.score.astype(np.float64) - evidence.background
         own = scored.of_both(0.5) if evidence.options.mode == "hybrid" else scored.score
-        return (own / evidence.view.passage_shares(numbers)).astype(np.float64)
+        return (own / evidence.view.passage_shares(scored.ids)).astype(np.float64)
 
 
 def _best(scores: Scores, rows: IntArray, among: BoolArray) -> tuple[float, int]:
@@ -180,12 +190,3 @@ def _best(scores: Scores, rows: IntArray, among: BoolArray) -> tuple[float, int]
         return -np.inf, -1
     best = places[np.argmax(scores[places])]
     return float(scores[best]), int(rows[best])
-
-
-def _instant(metadata: Mapping[str, object]) -> datetime | None:
-    """When a mail was sent; None where that is not known."""
-    try:
-        sent = datetime.fromisoformat(str(metadata.get("date", "")))
-    except ValueError:
-        return None
-    return sent if sent.tzinfo else sent.replace(tzinfo=UTC)

@@ -53,6 +53,7 @@ class DocumentReader:
         ranked_by: tuple[Part, ...] = ("title", "metadata") if by_fields else ("title",)
         self._parts = ranked_by if view.lasting else PARTS
         self._documents: dict[int, StoredDocument] = {}
+        self._metadata: dict[int, dict[str, Any]] = {}  # of documents that are read without it
         self._started: list[Callable[[], object]] = []
 
     def prefetch(self, docs: Sequence[int]) -> None:
@@ -65,6 +66,20 @@ class DocumentReader:
         while self._started:
             self._started.pop()()
         return self._read(list(dict.fromkeys(docs)))
+
+    def metadata(self, docs: Iterable[int]) -> dict[int, dict[str, Any]]:
+        """Their other fields, by number; IndexFormatError where a document is not stored."""
+        listed = list(dict.fromkeys(docs))
+        if "metadata" in self._parts:
+            return {doc: document.metadata for doc, document in self.read(listed).items()}
+        if len(self._metadata.keys() | listed) > MAX_DOCUMENTS_HELD:
+            self._metadata.clear()
+        new = [doc for doc in listed if doc not in self._metadata]
+        if new:
+            stored = self.view.documents(new, ("metadata",))
+            check_stored(self.view, "document", new, stored)
+            self._metadata.update((doc, stored[doc].metadata) for doc in new)
+        return {doc: self._metadata[doc] for doc in listed}
 
     def _read(self, docs: list[int]) -> Mapping[int, StoredDocument]:
         if len(self._documents.keys() | docs) > MAX_DOCUMENTS_HELD:  # the questions of a long list
@@ -253,13 +268,6 @@ class Evidence:
         """The texts of passages, by number."""
         passages = self.passages(numbers)
         return {number: joined_passages([passages[number]])[1] for number in numbers}
-
-    def metadata(self, docs: Iterable[int]) -> dict[int, dict[str, Any]]:
-        """The other fields of documents, by number."""
-        listed = list(docs)
-        stored = self.view.documents(listed, ("metadata",)) if listed else {}
-        self.check_stored("document", listed, stored)
-        return {doc: stored[doc].metadata for doc in listed}
 
     def document_texts(self, docs: Iterable[int]) -> dict[int, str]:
         """The whole texts of documents, by number."""

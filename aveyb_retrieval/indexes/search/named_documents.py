@@ -122,7 +122,8 @@ class NamedDocuments:
         if is_asked and len(rows):
             rest[rows] = self._of_rest(evidence, held.take(rows), ids[rows])
         if len(rows) and (is_asked or not self.named.rest):
-            self._tops = {**best_scores(docs, ids, whole, rest), **self._tops}
+            new = np.array([doc for doc in docs.tolist() if doc not in self._tops], np.int64)
+            self._tops |= best_scores(new, ids, whole, rest)
         if self.named.rest:
             score = score_within(self.named, ids, whole, rest, self._tops)
         else:

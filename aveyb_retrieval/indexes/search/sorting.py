@@ -10,16 +10,16 @@ Documents without the field stand last, in the order of the ranking, as do equal
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.search.dates import instant
 from aveyb_retrieval.indexes.search.matches import STRENGTH
-from aveyb_retrieval.indexes.store.filters import OWN, field_keys, is_number
+from aveyb_retrieval.indexes.store.filters import OWN, field_keys, is_number, value_at
 
 if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.evidence import Evidence
@@ -73,25 +73,20 @@ def sorted_rows(evidence: Evidence, sort: Sort, matches: Matches) -> IntArray:
     """
     documents = evidence.documents.read(matches.docs.tolist())
     values = [_value(documents[doc], sort) for doc in matches.docs.tolist()]
-    with_value = [row for row, value in enumerate(values) if value is not None]
+    with_value = [(value, row) for row, value in enumerate(values) if value is not None]
     if not with_value and len(matches) and not evidence.view.has_field(sort.field):
         raise ConfigError(f"sort: no document has the field {sort.field!r}")
     without = [row for row, value in enumerate(values) if value is None]
-    # equal values stay in the order of the ranking, whether they descend or not
-    ascending = sorted(set(filter(None, values)))
-    place = {value: number for number, value in enumerate(ascending)}
-    sign = -1 if sort.descends else 1
-    with_value.sort(key=lambda row: sign * place[values[row]])  # type: ignore[index]
-    return np.array([*with_value, *without], np.int64)
+    # equal values stay in the order of the ranking, also where they descend
+    with_value.sort(key=itemgetter(0), reverse=sort.descends)
+    return np.array([*(row for _, row in with_value), *without], np.int64)
 
 
 def _value(document: StoredDocument, sort: Sort) -> SortValue | None:
-    value: Any = document.metadata
     if sort.field in OWN:
         value = document.id if sort.field == "_id" else document.title
     else:
-        for key in field_keys(sort.field):
-            value = value.get(key) if isinstance(value, Mapping) else None
+        value = value_at(document.metadata, sort.field)
     listed = [_comparable(item) for item in (value if isinstance(value, list) else [value])]
     known = [item for item in listed if item is not None]
     if not known:
@@ -104,10 +99,5 @@ def _comparable(value: object) -> SortValue | None:
         return _NUMBER, value
     if not isinstance(value, str):
         return None
-    if value[4:5] == "-":
-        try:
-            date = datetime.fromisoformat(value)
-            return _DATE, (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
-        except (ValueError, OverflowError):
-            pass
-    return _TEXT, value.casefold()
+    date = instant(value) if value[4:5] == "-" else None
+    return (_TEXT, value.casefold()) if date is None else (_DATE, date.timestamp())

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import threading
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval import files
@@ -32,8 +33,12 @@ class CheckedFiles:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._marks = _read(root / CHECKED)
         self._is_new = False
+
+    @cached_property
+    def _marks(self) -> dict[str, list[Any]]:
+        """The marks of files, by name; most readers open an index without large files."""
+        return _read(self._root / CHECKED)
 
     def has(self, name: str, info: FileInfo) -> bool:
         """Whether a file was compared with this hash, and has not changed since."""

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from aveyb_retrieval.indexes.store.words import runs_of
+from aveyb_retrieval.indexes.store.words import runs_of, spaced
 from aveyb_retrieval.indexes.types import ranges
 
 if TYPE_CHECKING:
@@ -69,8 +69,7 @@ def _columns_of_long(rules: Language, text: Text) -> tuple[pa.Array, pa.Array, p
 
 def _spaced(words: Iterable[str]) -> pa.Array:
     """A column of one text, with a blank before and after each word; "" without words."""
-    together = " ".join(words)
-    return pa.array([f" {together} " if together else ""], pa.large_string())
+    return pa.array([spaced(" ".join(words))], pa.large_string())
 
 
 def _parts(text: Text) -> Iterator[Text]:
@@ -114,11 +113,10 @@ class _Columns:
     def of_texts_apart(self) -> tuple[pa.Array, pa.Array]:
         """The words in order, and those that stand behind them."""
         numbers, counts = self.texts
-        more = np.flatnonzero(self.has_second_words[numbers])
-        rows = np.repeat(np.arange(len(counts)), counts)[more]
-        others = numbers[more] + len(self.has_second_words)
+        rows, second_words = _second(self.has_second_words, numbers, counts)
         in_order = _column(self.words, numbers, counts)
-        return in_order, _column(self.words, others, np.bincount(rows, minlength=len(counts)))
+        second_counts = np.bincount(rows, minlength=len(counts))
+        return in_order, _column(self.words, second_words, second_counts)
 
     @property
     def of_passages(self) -> pa.Array:
@@ -201,15 +199,23 @@ def _runs(pieces: Iterable[str]) -> tuple[list[str], IntArray, IntArray]:
 
 
 def _stored(
-    words: pa.Array, has_second_words: np.ndarray, numbers: IntArray, counts: IntArray
+    words: pa.Array, has_second_words: BoolArray, numbers: IntArray, counts: IntArray
 ) -> pa.Array:
     """The words of rows of runs, then the second words that these are found by, which lie behind
     all words.
     """
-    more = np.flatnonzero(has_second_words[numbers])
-    rows = np.repeat(np.arange(len(counts)), counts)[more]
-    numbers = np.insert(numbers, np.cumsum(counts)[rows], numbers[more] + len(has_second_words))
+    rows, second_words = _second(has_second_words, numbers, counts)
+    numbers = np.insert(numbers, np.cumsum(counts)[rows], second_words)
     return _column(words, numbers, counts + np.bincount(rows, minlength=len(counts)))
+
+
+def _second(
+    has_second_words: BoolArray, numbers: IntArray, counts: IntArray
+) -> tuple[IntArray, IntArray]:
+    """The second words of rows of runs: the row of each `[k]`, ascending, and its number `[k]`."""
+    places = np.flatnonzero(has_second_words[numbers])
+    rows = np.repeat(np.arange(len(counts)), counts)[places]
+    return rows, numbers[places] + len(has_second_words)
 
 
 def _written(forms: Sequence[str], numbers: IntArray, counts: IntArray) -> pa.Array:

@@ -76,6 +76,14 @@ def field_keys(field: str) -> list[str]:
     return keys
 
 
+def value_at(metadata: Mapping[str, Any], field: str) -> Any:
+    """Return the value at a field's path, None where there is none."""
+    value: Any = metadata
+    for key in field_keys(field):
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
 def json_path(field: str) -> str:
     """The JSON path of a field: `author.name` becomes `$."author"."name"`."""
     return "$" + "".join(f".{json.dumps(key, ensure_ascii=False)}" for key in field_keys(field))
