@@ -25,8 +25,10 @@ from tests.contents import problems_of
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.files import make_pdf
 from tests.indexes.test_builder import Interrupted
+from tests.refusals import Refusal, refusals
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pytest.importorskip("pypdfium2")
@@ -311,19 +313,31 @@ def test_a_sync_that_was_killed_and_is_not_needed_any_more_leaves_nothing(
     assert problems_of(root) == []
 
 
-def test_a_plan_stops_where_the_sync_would(folder: Path, tmp_path: Path) -> None:
+@refusals(
+    {
+        InputError: {
+            r"hand\.txt.* was not read from a file": lambda call, folder, root: call(folder, root),
+        },
+        ConfigError: {
+            "no index here to sync a part of": lambda call, folder, root: call(
+                folder, root.parent / "none", only=["sub"]
+            ),
+            "type list; give the path of one folder": lambda call, folder, root: call(
+                [folder], root
+            ),
+        },
+    }
+)
+@pytest.mark.parametrize("call", [plan_sync, sync_index])
+def test_a_plan_stops_where_the_sync_would(
+    folder: Path, tmp_path: Path, call: Callable[..., object], refused: Refusal
+) -> None:
     root = tmp_path / "ix"
     build_index(folder, root, model=FakeEmbedder())
     with Index.open(root, model=FakeEmbedder()) as index:
         index.add([{"_id": "hand.txt", "text": "written by hand"}])
     (folder / "hand.txt").write_text("read from a file")
-    for call in (plan_sync, sync_index):
-        with pytest.raises(InputError, match=r"hand\.txt.* was not read from a file"):
-            call(folder, root)
-        with pytest.raises(ConfigError, match="no index here to sync a part of"):
-            call(folder, tmp_path / "none", only=["sub"])
-        with pytest.raises(ConfigError, match="type list; give the path of one folder"):
-            call([folder], root)  # type: ignore[operator]
+    refused(call, folder, root)
 
 
 def test_a_part_is_no_folder_of_its_own(
