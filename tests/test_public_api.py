@@ -239,3 +239,9 @@ def test_importing_everything_loads_nothing_heavy() -> None:
     code = "from aveyb_retrieval import *; import sys; Retriever; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {*done.stdout.split()} & {"torch", "transformers", "sentence_transformers", "ray"}
+
+
+def test_a_search_loads_no_reader_of_files() -> None:
+    code = "from aveyb_retrieval import Retriever; import sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "aveyb_retrieval.documents.readers.kinds" not in done.stdout.split()

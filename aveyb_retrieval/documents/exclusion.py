@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from aveyb_retrieval.documents.readers.encodings import decode
 from aveyb_retrieval.documents.readers.filetext import Unreadable
-from aveyb_retrieval.documents.readers.kinds import read_bytes
 from aveyb_retrieval.documents.records import Notice, path_text
 from aveyb_retrieval.errors import ConfigError
 
@@ -48,6 +47,9 @@ class Exclusion:
 
     def enter(self, folder: Path, prefix: str, *, follow_links: bool) -> None:
         """Read the file of patterns of a folder, whose names begin with `prefix`."""
+        # all readers of files: an index that is opened checks patterns, but reads none
+        from aveyb_retrieval.documents.readers.kinds import read_bytes
+
         path = folder / IGNORE_FILE
         file_name = path_text(path)
         try:
