@@ -1,4 +1,4 @@
-"""Every way this package changes the disk, in one place, so that durability is decided (and its
+"""How files are written so that they last: in one place, so that durability is decided (and its
 faults tested) once.
 
 A file is written under a temporary name, flushed to the device, renamed into place, and its folder

@@ -479,7 +479,7 @@ VECTORS = click.option(
 # No defaults: what is not given is as in the model, or the indexes, that an index is made of.
 CUTTING = together(
     number("--max-tokens", "Truncate documents to N tokens.  [default: no limit]"),
-    number("--passage-tokens", "Largest passage, in tokens.  [default: 256]"),
+    number("--passage-tokens", "Largest passage, in tokens.  [default: the model's, mostly 256]"),
     number("--passage-overlap", "Tokens shared with the passage before.  [default: 0]", least=0),
     click.option(
         "--late/--one-by-one",

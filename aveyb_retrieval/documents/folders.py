@@ -380,7 +380,8 @@ class Listing(NamedTuple):
 
 
 def list_folder(folder: Path, reading: Reading | None = None) -> Listing:
-    """List the files below a folder that hold one document each, and what is left out.
+    """List the documents below a folder, and what is left out; mailboxes are read through for
+    theirs.
 
     Hidden files and folders are left out, what patterns exclude, and links, unless they are
     followed: a folder that somebody else has made may hold a link to a file that is nobody's
@@ -504,8 +505,8 @@ def _files_of_maildir(
 
 
 def documents_of(file: SourceFile, unreadable: list[Rejected]) -> list[SourceFile]:
-    """Return the documents of a file: of a mailbox its messages, of any other file, and of an empty
-    mailbox, itself.
+    """Return the documents of a file: the messages of a mailbox that is not compressed; itself for
+    any other file and an empty mailbox.
 
     A mailbox that cannot be read is added to `unreadable`.
     """

@@ -261,11 +261,11 @@ class Record:
     """One document: unique id, title (may be empty), text (may be empty), and everything else as
     metadata.
 
-    `origin` is the file that holds this document and nothing else, None for a line of a file or an
-    object of Python. `id_is_made` says that the input had no id, and `id` is made of the content.
-    `keywords` are words that find it beside those of its title and text: of its path, its front
-    matter. `encoded` is what a model made of it before, and `edits` what people set in its
-    metadata, where it comes out of a shard or an index.
+    `origin` is the file that holds this document, alone or as a mail of a mailbox, None for a line
+    of a file or an object of Python. `id_is_made` says that the input had no id, and `id` is made
+    of the content. `keywords` are words that find it beside those of its title and text: of its
+    path, its front matter. `encoded` is what a model made of it before, and `edits` what people set
+    in its metadata, where it comes out of a shard or an index.
     """
 
     id: str

@@ -405,7 +405,7 @@ def _language_name(name: str) -> str:
 
 
 def reading_of(options: Mapping[str, Any]) -> Reading:
-    """How the options of reading say that a corpus is read."""
+    """Return the `Reading` that options ask for."""
     names = {
         name: options[f"{name}_field"]
         for name in ("id", "title", "text")
@@ -428,14 +428,16 @@ def writing_of(options: Mapping[str, Any]) -> WriteOptions:
 
 
 def load_as_asked(options: Mapping[str, Any]) -> tuple[EmbedderLike, Encoding]:
-    """Load the model that the options of encoding ask for, and say what it makes."""
+    """Load the model that options ask for, and describe the vectors that it will make."""
     model = options.get("model")
     loading = {
         name: options[name] for name in ("device", "precision", "max_tokens") if name in options
     }
     embedder = load_model(model, **loading)
-    size = {name: options.get(f"passage_{name}") for name in ("tokens", "overlap")} | {
-        "late": options.get("late")
+    size = {
+        "tokens": options.get("passage_tokens"),
+        "overlap": options.get("passage_overlap"),
+        "late": options.get("late"),
     }
     size = {name: value for name, value in size.items() if value is not None}
     if size:

@@ -1,4 +1,4 @@
-"""Which files hold one document each, and the reader of each kind."""
+"""Which files hold documents, and the reader of each kind."""
 
 from __future__ import annotations
 
@@ -129,7 +129,8 @@ def kind_of(path: PurePath, *, in_folder: bool = False) -> FileKind | None:
 
 
 def read_file(path: Path, kind: FileKind, limits: Limits) -> tuple[FileText, str]:
-    """Read the document that a file holds; also give the SHA-256 of the file's bytes.
+    """Read the document that a file, or a part of it, holds; also give the SHA-256 of its bytes: of
+    a mail in a mailbox without the escapes of that.
 
     Raises Unreadable: it cannot be read; the message is the reason; Unrecognized, with that hash:
     it is a picture that may be read another time.

@@ -134,9 +134,9 @@ def read_emlx(data: bytes, limits: Limits, inner: InnerFiles) -> FileText:
 
 
 def read_mailbox(data: bytes, limits: Limits, inner: InnerFiles) -> FileText:
-    """Read a mailbox that stands in another file, such as an archive: its messages are its pages.
+    """Read a mailbox that stands in another file, or is compressed: its messages are its pages.
 
-    In a folder each message is a document of its own.
+    In a folder each message of a mailbox is a document of its own.
     """
     del limits
     for number, (_, start, stop) in enumerate(message_parts(data), start=1):

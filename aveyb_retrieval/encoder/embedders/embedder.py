@@ -168,7 +168,7 @@ class TextEncoder(ABC):
 
     @abstractmethod
     def _checked(self, size: PassageSize | None) -> PassageSize | None:
-        """Return how a text is cut into passages; ConfigError where the model cannot read them."""
+        """Return the size with what it leaves open; ConfigError where the model cannot read it."""
 
     @abstractmethod
     def _cut(self, prefix: str, text: str) -> Any:

@@ -417,8 +417,8 @@ class PassageSize:
     """How long passages are.
 
     Attributes:
-        tokens: At most so many tokens in a passage (16 to 8,192), most have between half and all of
-            it.
+        tokens: At most so many tokens in a passage (16 to 8,192). One that ends at a paragraph has
+            at least half of them, one that ends at a heading or a sentence a quarter.
         overlap: A passage begins with the last whole sentences of the one before, up to so many
             tokens (with its last lines or words where a sentence is longer); at most half of
             `tokens`. `passage_overlap` of `build_index`.

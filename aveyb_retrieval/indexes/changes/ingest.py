@@ -757,7 +757,7 @@ class ModelSource:
         check_fingerprint(encoding.model, encoding.dim, self.embedder, where)
 
     def describe(self) -> None:
-        """A change that is continued has the same model."""
+        """Nothing: `check_fits` has compared the model already."""
 
 
 class PrecomputedSource:

@@ -3,10 +3,11 @@ instant.
 
 A change adds files, and versions of the Lance dataset, that readers of other versions do not see.
 After a batch its files are flushed to the device and `journal.json` names the new versions and the
-position in the input: from there the same command goes on. What is newer than the journal (or,
-without one, than the visible version) is thrown away at the next start. At the end all is flushed,
-the manifest is written and the pointer replaced, by one rename; only then is the journal removed. A
-change of a single batch needs no journal: it is published or it never was.
+position in the input: from there the same command goes on. Lance versions that are newer than the
+journal (or, without one, than the visible version) are thrown away at the next start, other files
+with the next clean-up. At the end all is flushed, the manifest is written and the pointer replaced,
+by one rename; only then is the journal removed. A change of a single batch needs no journal unless
+it makes FAISS files: it is published or it never was.
 """
 
 from __future__ import annotations

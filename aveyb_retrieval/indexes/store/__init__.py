@@ -1,1 +1,3 @@
-"""Everything on disk: the index directory, its lock, manifest and Lance datasets."""
+"""Everything on disk: the index directory with its lock and manifests, a Lance table of documents,
+Arrow files of texts, vectors, passages and word lists; and copies of all that in object stores.
+"""

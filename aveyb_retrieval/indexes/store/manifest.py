@@ -99,8 +99,8 @@ class IndexDirectory:
         return self.root if self.is_copy else Path(self.place)
 
     def apart(self) -> IndexDirectory:
-        """The same index for one opening: its root stays where that began, though other threads
-        look for newer versions meanwhile.
+        """The same index for one opening: no other thread changes its root, as looking for newer
+        versions in an object store does.
         """
         return self
 
@@ -148,6 +148,9 @@ class IndexDirectory:
         return Manifest.read(self.manifest(name))
 
     def hold(self, name: str) -> tuple[Manifest, BinaryIO]:
+        """Read a version and lock its manifest, so that no writer deletes its files until the lock
+        is closed.
+        """
         return self.read(name), hold_version(self.manifest(name))
 
     def keeps(self, name: str) -> bool:

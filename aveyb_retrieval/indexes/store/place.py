@@ -502,8 +502,9 @@ def _is_newer(name: str, manifest: Manifest) -> bool:
 
 
 def open_directory(root: str | Path | IndexDirectory, *, whole: bool = True) -> IndexDirectory:
-    """Return where an index is, fixed for good; `whole`: all files of a stored one are needed here,
-    however large it is.
+    """Return the directory of an index, by an absolute path; a new one for an object store.
+
+    `whole`: all files of an index in an object store are needed here, however large it is.
     """
     if isinstance(root, StoredDirectory):
         root = root.name
