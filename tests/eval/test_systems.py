@@ -284,13 +284,13 @@ def test_missing_queries_are_counted(task):
 
 def test_cut_texts_are_announced(task, tmp_path):
     class Cuts(ToyEmbedder):
-        max_tokens = 9
-
         def encode_documents(self, documents):
             for encoded in super().encode_documents(documents):
                 yield replace(encoded, n_cut=7)
 
-    result, _ = run_system(exact(Cuts(), task, tmp_path), task)
+    embedder = Cuts()
+    embedder.max_tokens = 9
+    result, _ = run_system(exact(embedder, task, tmp_path), task)
     assert "toy: 5 of 5 texts cut at 9 tokens" in result.notices
 
 

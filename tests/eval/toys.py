@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ import numpy as np
 
 from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument
 from aveyb_retrieval.eval.runner import Result
+from tests.indexes.fake import FakeEmbedder, unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -81,36 +81,21 @@ def write_jsonl(path: Path, rows: Iterable[dict[str, object]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def _word_vector(word: str, dim: int) -> np.ndarray:
-    seed = int.from_bytes(hashlib.sha256(word.lower().encode()).digest()[:8], "little")
-    return np.random.default_rng(seed).standard_normal(dim).astype(np.float32)
-
-
-class ToyEmbedder:
-    """Bag-of-words vectors: each word a fixed random direction; a split is `split_words` words of
-    the text.
+class ToyEmbedder(FakeEmbedder):
+    """A model that puts its prompts in front of texts and notes what it has seen.
 
     A passage vector holds a quarter of its document, so that late chunking and lone chunks differ.
     """
 
     dim = 48
-    model_name = "toy"
-    fingerprint = "0" * 64
 
     def __init__(self, split_words: int = 6) -> None:
-        self.prompts = {"query": "", "document": ""}
-        self.precision = "float32"
-        self.split_words = split_words
+        super().__init__(self.dim, split_words)
+        self.model_name = "toy"
         self.seen: list[str] = []
 
     def _vector(self, text: str) -> np.ndarray:
-        words = re.findall(r"\w+", text)
-        total = (
-            np.sum([_word_vector(w, self.dim) for w in words], axis=0)
-            if words
-            else np.zeros(self.dim)
-        )
-        return _unit(total)
+        return super().encode_queries([text])[0]
 
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
         for prefix, text in documents:
@@ -118,13 +103,11 @@ class ToyEmbedder:
             self.seen.append(whole)
             document = self._vector(whole)
             words = list(re.finditer(r"\S+", text))
-            groups = [
-                words[i : i + self.split_words] for i in range(0, len(words), self.split_words)
-            ]
+            groups = [words[i : i + self.split_size] for i in range(0, len(words), self.split_size)]
             spans = np.array([[g[0].start(), g[-1].end()] for g in groups], dtype=np.int64).reshape(
                 -1, 2
             )
-            rows = [_unit(self._vector(text[a:b]) + 0.25 * document) for a, b in spans]
+            rows = [unit(self._vector(text[a:b]) + 0.25 * document) for a, b in spans]
             passages = np.array(rows, dtype=np.float32).reshape(-1, self.dim)
             yield EncodedDocument(document, passages, spans, len(words), 0)
 
@@ -132,11 +115,6 @@ class ToyEmbedder:
         texts = [self.prompts["query"] + query for query in queries]
         self.seen.extend(texts)
         return np.array([self._vector(text) for text in texts], dtype=np.float32)
-
-
-def _unit(vector: np.ndarray) -> np.ndarray:
-    norm = float(np.linalg.norm(vector))
-    return (vector / norm if norm else vector).astype(np.float32)
 
 
 def read_report(path: Path) -> list[Result]:

@@ -66,7 +66,7 @@ class FakeEmbedder:
             yield self._document(prefix, text)
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
-        rows = [_unit(self._vectors(_words(q)).sum(axis=0)) for q in queries]
+        rows = [unit(self._vectors(_words(q)).sum(axis=0)) for q in queries]
         return np.stack(rows) if rows else np.empty((0, self.dim), np.float32)
 
     def token_vectors(self, texts: Sequence[str], *, prompt: str) -> list[np.ndarray]:
@@ -79,7 +79,7 @@ class FakeEmbedder:
         groups = [kept[i : i + self.split_size] for i in starts]
         means = [self._vectors(g).mean(axis=0) for g in groups]
         self.encoded_words += len(kept)
-        units = np.array([_unit(m) for m in means], np.float32).reshape(-1, self.dim)
+        units = np.array([unit(m) for m in means], np.float32).reshape(-1, self.dim)
         lengths = np.array([np.linalg.norm(m) for m in means], np.float32)
         sizes = np.array([len(g) for g in groups], np.float32)
         total = (lengths * sizes) @ units if len(units) else np.zeros(self.dim, np.float32)
@@ -97,18 +97,35 @@ class FakeEmbedder:
             codes = self._codec.encode(self._vectors(kept))
             tokens = TokenCodes(codes, np.stack([ends[:-1], ends[1:]], axis=1))
         cut = len(found) - len(kept)
-        return EncodedDocument(_unit(total), units, spans, len(kept), cut, headings, tokens)
+        return EncodedDocument(unit(total), units, spans, len(kept), cut, headings, tokens)
 
     def _vectors(self, words: list[tuple[str, int, int]]) -> np.ndarray:
         rows = [_word_vector(self._seed, word, self.dim) for word, _, _ in words]
         return np.array(rows, np.float32).reshape(-1, self.dim)
 
 
+class InterruptedEmbedder(FakeEmbedder):
+    """Stops after some documents, as if its process had been told to end; counts those before."""
+
+    def __init__(self, after: int | None = None) -> None:
+        super().__init__()
+        self.after = after
+        self.encoded_documents = 0
+
+    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
+        for document in super().encode_documents(documents):
+            if self.encoded_documents == self.after:
+                raise KeyboardInterrupt
+            self.encoded_documents += 1
+            yield document
+
+
 def _words(text: str) -> list[tuple[str, int, int]]:
     return [(m.group().lower(), m.start(), m.end()) for m in re.finditer(r"\w+", text)]
 
 
-def _unit(vector: np.ndarray) -> np.ndarray:
+def unit(vector: np.ndarray) -> np.ndarray:
+    """The vector at unit length; a zero vector as it is."""
     length = float(np.linalg.norm(vector))
     return (vector / length if length else vector).astype(np.float32)
 
@@ -116,4 +133,4 @@ def _unit(vector: np.ndarray) -> np.ndarray:
 @cache
 def _word_vector(seed: str, word: str, dim: int) -> np.ndarray:
     digest = hashlib.sha256(f"{seed} {word}".encode("utf-8", "backslashreplace")).digest()
-    return _unit(np.random.default_rng(int.from_bytes(digest[:8], "little")).normal(size=dim))
+    return unit(np.random.default_rng(int.from_bytes(digest[:8], "little")).normal(size=dim))

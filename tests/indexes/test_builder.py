@@ -30,7 +30,7 @@ from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import assert_best, make_documents, true_scores
 from tests.indexes.disk import files_of, files_of_one_version
-from tests.indexes.fake import FakeEmbedder
+from tests.indexes.fake import FakeEmbedder, InterruptedEmbedder
 from tests.refusals import Refusal, refusals
 
 if TYPE_CHECKING:
@@ -191,20 +191,6 @@ def test_an_argument_out_of_range_is_told(
     assert not (tmp_path / "ix").exists()
 
 
-class Interrupted(FakeEmbedder):
-    """Stops after some documents, as if the process had been told to end."""
-
-    def __init__(self, after: int) -> None:
-        super().__init__()
-        self.after = after
-
-    def encode_documents(self, documents: Any) -> Iterator[Any]:
-        for number, encoded in enumerate(super().encode_documents(documents)):
-            if number == self.after:
-                raise KeyboardInterrupt
-            yield encoded
-
-
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 10)
@@ -215,7 +201,7 @@ def test_an_interrupted_build_continues_and_encodes_nothing_twice(
     tmp_path: Path, documents: list[dict[str, Any]]
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        build_index(documents, tmp_path / "ix", model=Interrupted(after=57))
+        build_index(documents, tmp_path / "ix", model=InterruptedEmbedder(after=57))
     with pytest.raises(IndexFormatError, match="no index here"):
         Retriever.load(tmp_path / "ix")
     embedder, whole = FakeEmbedder(), FakeEmbedder()
@@ -264,7 +250,7 @@ def test_an_interrupted_build_refuses_other_arguments_and_another_input(
     tmp_path: Path, documents: list[dict[str, Any]]
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        build_index(documents, tmp_path / "ix", model=Interrupted(after=57))
+        build_index(documents, tmp_path / "ix", model=InterruptedEmbedder(after=57))
     with pytest.raises(ConfigError, match="granularity was 'both' and is 'document'"):
         build_index(documents, tmp_path / "ix", model=FakeEmbedder(), granularity="document")
     with pytest.raises(ConfigError, match="model was"):
@@ -288,7 +274,7 @@ def test_other_commands_are_told_what_is_unfinished(
     build_index(documents[:30], root, model=FakeEmbedder())
     before = (root / "current").read_text()
     with pytest.raises(KeyboardInterrupt):
-        one_change.add(documents[30:], root, model=Interrupted(after=57))
+        one_change.add(documents[30:], root, model=InterruptedEmbedder(after=57))
     others: list[Callable[[], object]] = [
         lambda: one_change.upsert(documents, root, model=FakeEmbedder()),
         lambda: one_change.delete(root, ["doc-1"]),
@@ -318,7 +304,7 @@ def test_an_unfinished_change_can_be_thrown_away_by_another(
     root = tmp_path / "ix"
     build_index(documents[:30], root, model=FakeEmbedder())
     with pytest.raises(KeyboardInterrupt):
-        one_change.add(documents[30:], root, model=Interrupted(after=57))
+        one_change.add(documents[30:], root, model=InterruptedEmbedder(after=57))
     assert one_change.delete(root, ["doc-1"], restart=True).documents == 29
     assert problems_of(root) == []
     assert one_change.compact(root).documents == 29
@@ -332,7 +318,7 @@ def test_what_was_left_out_before_an_interruption_is_listed_once(tmp_path: Path)
         row for i, good in enumerate(make_documents(60)) for row in (good, {"_id": f"bad-{i}"})
     ]
     with pytest.raises(KeyboardInterrupt):
-        build_index(rows, tmp_path / "ix", model=Interrupted(after=45), on_error="skip")
+        build_index(rows, tmp_path / "ix", model=InterruptedEmbedder(after=45), on_error="skip")
     report = build_index(rows, tmp_path / "ix", model=FakeEmbedder(), on_error="skip")
     assert (report.resumed, report.documents, report.rejected) == (True, 60, 60)
     assert report.rejected_file is not None
@@ -348,7 +334,7 @@ def test_restart_throws_interrupted_work_away(
     tmp_path: Path, documents: list[dict[str, Any]]
 ) -> None:
     with pytest.raises(KeyboardInterrupt):
-        build_index(documents, tmp_path / "ix", model=Interrupted(after=57))
+        build_index(documents, tmp_path / "ix", model=InterruptedEmbedder(after=57))
     report = build_index(documents[:5], tmp_path / "ix", model=FakeEmbedder(seed="b"), restart=True)
     assert (report.documents, report.resumed) == (5, False)
 

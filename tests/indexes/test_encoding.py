@@ -20,10 +20,9 @@ from aveyb_retrieval.indexes.vectors import StoredShards
 from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
-from tests.indexes.fake import FakeEmbedder
+from tests.indexes.fake import FakeEmbedder, InterruptedEmbedder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 MODEL = {"name": "m", "fingerprint": "f" * 64, "dim": 8}
@@ -94,20 +93,6 @@ def test_vectors_are_taken_where_they_are_more_than_is_kept() -> None:
 # --- a resumed build -----------------------------------------------------------------------------
 
 
-class Stopping(FakeEmbedder):
-    """Stops after some documents, as a killed process does."""
-
-    def __init__(self, after: int | None = None) -> None:
-        super().__init__()
-        self.after = after
-
-    def encode_documents(self, documents: Any) -> Iterator[Any]:
-        for number, encoded in enumerate(super().encode_documents(documents)):
-            if number == self.after:
-                raise KeyboardInterrupt
-            yield encoded
-
-
 CHANGED: list[tuple[dict[str, Any], str]] = [
     ({"granularity": "passage"}, "granularity was 'both' and is 'passage'"),
     ({"storage_dtype": "float16"}, "storage_dtype was 'float32' and is 'float16'"),
@@ -125,15 +110,15 @@ def test_an_interrupted_build_never_goes_on_with_another_encoding(
     monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 10)
     rows, root = make_documents(60), tmp_path / "ix"
     with pytest.raises(KeyboardInterrupt):
-        build_index(rows, root, model=Stopping(after=45))
+        build_index(rows, root, model=InterruptedEmbedder(after=45))
     for options, words in CHANGED:
         with pytest.raises(ConfigError, match=words):
-            build_index(rows, root, model=Stopping(), **options)
-    assert build_index(rows, root, model=Stopping()).resumed
-    build_index(rows, tmp_path / "whole", model=Stopping())
+            build_index(rows, root, model=InterruptedEmbedder(), **options)
+    assert build_index(rows, root, model=InterruptedEmbedder()).resumed
+    build_index(rows, tmp_path / "whole", model=InterruptedEmbedder())
     found = []
     for path in (root, tmp_path / "whole"):
-        with Retriever.load(path, model=Stopping()) as retriever:
+        with Retriever.load(path, model=InterruptedEmbedder()) as retriever:
             hits = retriever.search("word1 word2", k=60, mode="dense", granularity="document")
             found.append([hit.to_dict(text=True) for hit in hits])
     assert found[0] == found[1]

@@ -23,14 +23,12 @@ from aveyb_retrieval.indexes.vectors import StoredShards, encoded_of, shard_of
 from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
-from tests.indexes.fake import FakeEmbedder
+from tests.indexes.fake import FakeEmbedder, InterruptedEmbedder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from aveyb_retrieval.documents.records import Record
-    from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument
     from aveyb_retrieval.indexes.types import EncodedRow
 
 QUERIES = ["word1 word2", "word7 word80 word120", "title 7"]
@@ -141,21 +139,6 @@ def test_an_index_is_given_as_vectors_of_another(
         assert np.array_equal(getattr(encoded_of(ours), name), getattr(encoded_of(theirs), name))
 
 
-class Interrupted(FakeEmbedder):
-    """A model that stops after some documents, as a killed process does."""
-
-    def __init__(self, after: int) -> None:
-        super().__init__()
-        self._left = after
-
-    def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
-        for document in super().encode_documents(documents):
-            self._left -= 1
-            if self._left < 0:
-                raise KeyboardInterrupt
-            yield document
-
-
 def test_an_interrupted_shard_is_continued(
     tmp_path: Path,
     documents: list[dict[str, Any]],
@@ -165,7 +148,7 @@ def test_an_interrupted_shard_is_continued(
     monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 8)
     build_index(documents, tmp_path / "s" / "1", share=(1, 2), model=embedder)
     with pytest.raises(KeyboardInterrupt):
-        build_index(documents, tmp_path / "s" / "2", share=(2, 2), model=Interrupted(33))
+        build_index(documents, tmp_path / "s" / "2", share=(2, 2), model=InterruptedEmbedder(33))
     with pytest.raises(
         InputError,
         match="1 of 2 shards are missing or not complete: 2; build them with --share 2/2",
@@ -173,9 +156,9 @@ def test_an_interrupted_shard_is_continued(
         StoredShards(tmp_path / "s")
     with pytest.raises(ConfigError, match="share"):
         build_index(documents, tmp_path / "s" / "2", share=(1, 2), model=embedder)
-    counted = Interrupted(10_000)
+    counted = InterruptedEmbedder()
     assert build_index(documents, tmp_path / "s" / "2", share=(2, 2), model=counted).resumed
-    assert 10_000 - counted._left < 40
+    assert counted.encoded_documents < 40
     build_index(None, tmp_path / "ix", vectors=tmp_path / "s")
     build_index(documents, tmp_path / "here", model=embedder)
     assert_same_answers(tmp_path / "ix", tmp_path / "here", embedder)

@@ -22,9 +22,8 @@ from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.store.tables import Tables
 from tests import one_change
 from tests.contents import problems_of
-from tests.indexes.fake import FakeEmbedder
+from tests.indexes.fake import FakeEmbedder, InterruptedEmbedder
 from tests.indexes.files import make_pdf
-from tests.indexes.test_builder import Interrupted
 from tests.refusals import Refusal, refusals
 
 if TYPE_CHECKING:
@@ -189,7 +188,7 @@ def test_a_sync_that_was_killed_continues_with_the_folder_as_it_is_then(
     (folder / "b.md").rename(folder / "renamed.md")
     monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 3)
     with pytest.raises(KeyboardInterrupt):
-        sync_index(folder, root, model=Interrupted(after=13))
+        sync_index(folder, root, model=InterruptedEmbedder(after=13))
     assert "text number 3" in {text for _, text, _ in contents(root).values()}
     (folder / "00.txt").write_text("changed once more")
     (folder / "01.txt").unlink()
@@ -303,7 +302,7 @@ def test_a_sync_that_was_killed_and_is_not_needed_any_more_leaves_nothing(
         (folder / f"{number:02}.txt").write_text(f"other text {number}")
     monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 3)
     with pytest.raises(KeyboardInterrupt):
-        sync_index(folder, root, model=Interrupted(after=13))
+        sync_index(folder, root, model=InterruptedEmbedder(after=13))
     assert IndexDirectory(root).journal.exists()
     for number, text in before.items():
         (folder / f"{number:02}.txt").write_text(text)
