@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aveyb_retrieval.documents.readers.pdf_text import join_words
+from tests.indexes.files import make_pdf
 
 if TYPE_CHECKING:
     from tests.documents.conftest import Read
@@ -52,6 +53,18 @@ def test_lines_and_headings_of_turned_text(read: Read, angle: int, page: int) ->
     assert lines[1:] == [
         f"Row {number} of the table goes on here B{number}" for number in range(12)
     ]
+
+
+@pytest.mark.parametrize("sign", ["Z", "\U0001f600", "\U00020000", "\u4e00"])
+def test_signs_beyond_the_first_plane_move_no_place(read: Read, sign: str) -> None:
+    """PDFium counts each of these as two characters."""
+    lines = [f"The {'Z' * n} of line {n} goes on for a while." for n in range(1, 9)]
+    page = ["ZZ ZZ ZZ ZZ", "Method", *lines, "Results", *lines[:4]]
+    data = make_pdf([page], sizes={"Method": 20, "Results": 20}, read_as={"Z": sign})
+    text = read("a.pdf", data).text
+    found = [line for line in text.split("\n") if line.startswith("#")]
+    assert found == ["# Method", "# Results"]
+    assert f"The {sign * 8} of line 8 goes on" in text and "\ufffd" not in text
 
 
 def test_forms_are_read_with_their_names(read: Read) -> None:

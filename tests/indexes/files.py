@@ -11,6 +11,20 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 
+def _character_map(read_as: Mapping[str, str]) -> str:
+    """A stream that says which characters the letters of a font stand for: most for themselves."""
+    codes = {code: chr(code) for code in range(0x20, 0x7F)}
+    codes |= {ord(letter): text for letter, text in read_as.items()}
+    lines = [
+        f"1 beginbfchar\n<{code:02X}> <{text.encode('utf-16-be').hex()}>\nendbfchar"
+        for code, text in codes.items()
+    ]
+    content = "\n".join(
+        ["begincmap", "1 begincodespacerange\n<00> <FF>\nendcodespacerange", *lines, "endcmap"]
+    )
+    return f"<< /Length {len(content)} >>\nstream\n{content}\nendstream"
+
+
 def make_pdf(
     pages: Sequence[Sequence[str]],
     *,
@@ -19,21 +33,24 @@ def make_pdf(
     bookmarks: Sequence[tuple[str, int]] = (),
     images: Sequence[int] = (),
     sizes: Mapping[str, int] = MappingProxyType({}),
+    read_as: Mapping[str, str] = MappingProxyType({}),
 ) -> bytes:
     """A PDF with the given lines on each page.
 
     `labels` is the dictionary /PageLabels, such as "/Nums [0 << /S /r >>]"; `bookmarks` are (title,
     index of a page); `images` are indexes of pages that show a picture; `sizes` of type are those
-    of lines that are not of 12 points.
+    of lines that are not of 12 points. `read_as` says which characters some letters stand for.
     """
     count = len(pages)
+    map_number = 6 + 2 * count + len(bookmarks)
+    to_unicode = f"/ToUnicode {map_number + 1} 0 R" if read_as else ""
     first_page, first_bookmark = 6, 6 + 2 * count
     kids = " ".join(f"{first_page + 2 * i} 0 R" for i in range(count))
     named = f"/PageLabels << {labels} >>" if labels else ""
     objects = [
         f"<< /Type /Catalog /Pages 2 0 R /Outlines 4 0 R {named} >>",
         f"<< /Type /Pages /Kids [{kids}] /Count {count} >>",
-        "<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica >>",
+        f"<< /Type /Font /Subtype /Type1 /BaseFont /Helvetica {to_unicode} >>",
         f"<< /Type /Outlines /Count {len(bookmarks)} "
         + (
             f"/First {first_bookmark} 0 R /Last {first_bookmark + len(bookmarks) - 1} 0 R >>"
@@ -65,6 +82,9 @@ def make_pdf(
             f"<< /Title ({_escape(name)}) /Parent 4 0 R {target} {following} {before} >>"
         )
     objects.append(f"<< /Title ({_escape(title)}) >>")
+    if read_as:
+        assert len(objects) == map_number
+        objects.append(_character_map(read_as))
     out = io.BytesIO(b"")
     out.write(b"%PDF-1.4\n")
     places = []
@@ -75,7 +95,7 @@ def make_pdf(
     out.write(f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n".encode())
     out.write("".join(f"{place:010d} 00000 n \n" for place in places).encode())
     out.write(
-        f"trailer\n<< /Size {len(objects) + 1} /Root 1 0 R /Info {len(objects)} 0 R >>\n"
+        f"trailer\n<< /Size {len(objects) + 1} /Root 1 0 R /Info {map_number} 0 R >>\n"
         f"startxref\n{table}\n%%EOF\n".encode()
     )
     return out.getvalue()

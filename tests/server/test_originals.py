@@ -137,6 +137,25 @@ def test_boxes_of_a_passage_are_its_lines(open_client, manual):
     assert [box["page"] for box in third] == [2]
 
 
+def test_boxes_behind_signs_beyond_the_first_plane(open_client, tmp_path):
+    pytest.importorskip("pypdfium2", reason="pypdfium2 is not installed: pip install '.[files]'")
+    lines = ["ZZZZZZZZ is the mark of the", "relief valve, which opens."]
+    for name, sign in (("plain", "Z"), ("marked", "\U0001f600")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "m.pdf").write_bytes(make_pdf([lines], read_as={"Z": sign}))
+        build_index(tmp_path / name, tmp_path / f"{name}-index", model=FakeEmbedder())
+    client = open_client(
+        {name: tmp_path / f"{name}-index" for name in ("plain", "marked")}, originals=True
+    )
+
+    def boxes(name):
+        text = client.get(f"/documents/m.pdf?index={name}").json()["text"]
+        span = {"start": text.index("relief"), "stop": text.index("valve") + 5}
+        return client.get("/boxes/m.pdf", params={"index": name, **span}).json()["boxes"]
+
+    assert boxes("marked") == boxes("plain") != []
+
+
 def test_a_page_comes_as_a_picture_with_the_passage_marked(open_client, manual):
     image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
     client = open_client({"manual": manual / "manual"}, originals=True)

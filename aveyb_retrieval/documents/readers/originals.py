@@ -11,13 +11,13 @@ import threading
 import zlib
 from contextlib import closing
 from difflib import SequenceMatcher
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.readers.pdf_scans import scan_kind, scanned_words
-from aveyb_retrieval.documents.readers.pdf_text import upright
+from aveyb_retrieval.documents.readers.pdf_text import in_units, upright
 from aveyb_retrieval.documents.records import FileOrigin, Pages
 from aveyb_retrieval.errors import IndexFormatError, InputError, extra_for
 from aveyb_retrieval.files import read_bounded
@@ -186,7 +186,9 @@ def _written(
     """
     words = upright(page)
     text = words.get_text_range()
-    letters, places = _letters(text)
+    letters, characters = _letters(text)
+    units = list(accumulate((len(in_units(character)) for character in text), initial=0))
+    places = [units[place] for place in characters]
 
     def of_text(start: int, size: int) -> list[Rectangle]:
         first, last = places[start], places[start + size - 1]

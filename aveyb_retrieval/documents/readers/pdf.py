@@ -198,15 +198,16 @@ def _page(
         words = upright(page)
         whole, across, direction = page_lines(words)
         raw_text = raw_page_text(words, whole)
-        places = whole.places or range(len(whole.text))
-        begins = {line: places[at] for line, at in line_begins(whole.text).items()}
+        begins: dict[str, int] = {}
+        if (places := whole.places) is not None:
+            begins = {line: places[at] for line, at in line_begins(whole.text).items()}
         sizes = {
             line: font_size(words, place)
             for line, place in begins.items()
             if measure and not is_turned(words, place, direction)
         }
         heights = {}  # not of pages that are turned, whose places are those before
-        if page.get_rotation() % 180 == 0 and whole.places is not None:
+        if page.get_rotation() % 180 == 0:
             heights = {
                 line: words.get_charbox(place)[1] / page.get_height()
                 for line, place in begins.items()

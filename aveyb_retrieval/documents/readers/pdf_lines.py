@@ -16,6 +16,9 @@ from aveyb_retrieval.documents.readers.pdf_text import (
     apart,
     apart_along,
     font_size,
+    from_units,
+    in_units,
+    placed_characters,
     usual_turn,
 )
 
@@ -64,9 +67,9 @@ class _Edit(NamedTuple):
 
 def page_lines(words: pypdfium2.PdfTextPage) -> PageLines:
     """Return the text of a page as PDFium finds it, its lines mended."""
-    text = words.get_text_range()
+    text = in_units(words.get_text_range())
     if words.count_chars() != len(text):
-        return PageLines(PlacedText(text, None), [], 0.0)
+        return PageLines(PlacedText(from_units(text), None), [], 0.0)
     lines = _lines(text)
     direction = (usual_turn(words, [line.first for line in lines]) or 0) * math.pi / 2
     slanted = _slanted(words, text, lines)
@@ -75,7 +78,7 @@ def page_lines(words: pypdfium2.PdfTextPage) -> PageLines:
     lines = [line for line in lines if line.start not in begins]
     edits += _drop_caps(words, text, lines, direction)
     edits += _cells(words, text, lines, direction)
-    across = [" ".join(text[start:stop].split()) for start, stop in slanted]
+    across = [from_units(" ".join(text[start:stop].split())) for start, stop in slanted]
     return PageLines(_edited(text, edits), across, direction)
 
 
@@ -238,7 +241,7 @@ def _is_right_of(words: pypdfium2.PdfTextPage, before: int, behind: int) -> bool
 
 def _edited(text: str, edits: list[_Edit]) -> PlacedText:
     if not edits:
-        return PlacedText(text, range(len(text)))
+        return placed_characters(text, range(len(text)))
     parts: list[str] = []
     places: list[int] = []
     position = 0
@@ -248,4 +251,5 @@ def _edited(text: str, edits: list[_Edit]) -> PlacedText:
         parts += [text[position : edit.start], edit.text]
         places += [*range(position, edit.start), *[edit.place] * len(edit.text)]
         position = edit.stop
-    return PlacedText("".join([*parts, text[position:]]), [*places, *range(position, len(text))])
+    places += range(position, len(text))
+    return placed_characters("".join([*parts, text[position:]]), places)

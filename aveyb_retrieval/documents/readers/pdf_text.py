@@ -11,6 +11,8 @@ from functools import cache
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from aveyb_retrieval.documents.readers.raised import LONGEST_WORD, last_word, shifted
 
 if TYPE_CHECKING:
@@ -36,17 +38,46 @@ _SMALL = 0.85  # of the size of the characters before: a mark is smaller
 _RAISED = 0.12  # of that size: by so much at least it stands above or below
 _SAME_LINE = 0.15  # of the size: two characters of one line differ by less
 _LEVEL = 0.5  # points between characters of one line
+_LAST_OF_FIRST_PLANE = "\uffff"
 _SAMPLED = 16  # characters that say how a text runs
 
 
 class PlacedText(NamedTuple):
     """The text of a page, and for each of its characters the number that PDFium measures it by.
 
-    None stands for the numbers if PDFium counts otherwise: a character is beyond the first plane.
+    None stands for the numbers if PDFium counts otherwise.
     """
 
     text: str
     places: Sequence[int] | None
+
+
+def in_units(text: str) -> str:
+    """Return a text with each character beyond the first plane as the two halves by which PDFium
+    counts it.
+    """
+    if text.isascii() or max(text) <= _LAST_OF_FIRST_PLANE:
+        return text
+    data = text.encode("utf-16-le", "surrogatepass")
+    return "".join(map(chr, np.frombuffer(data, "<u2").tolist()))
+
+
+def from_units(text: str) -> str:
+    """Return a text of `in_units` as it was."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def placed_characters(units: str, places: Sequence[int]) -> PlacedText:
+    """Return a text of `in_units` with the places of its characters, by those of their halves."""
+    text = from_units(units)
+    if len(text) == len(units):
+        return PlacedText(units, places)
+    kept = [place for unit, place in zip(units, places, strict=True) if not _is_second_half(unit)]
+    return PlacedText(text, kept)
+
+
+def _is_second_half(unit: str) -> bool:
+    return "\udc00" <= unit <= "\udfff"
 
 
 def upright(page: pypdfium2.PdfPage) -> pypdfium2.PdfTextPage:
