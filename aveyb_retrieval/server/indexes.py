@@ -13,7 +13,6 @@ from aveyb_retrieval.errors import AveyBError, ConfigError
 from aveyb_retrieval.indexes.index import Index
 from aveyb_retrieval.indexes.model import Model, load_model, load_recorded
 from aveyb_retrieval.indexes.search.retriever import Retriever
-from aveyb_retrieval.indexes.store.manifest import is_stored
 from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.server.batching import BatchedModel
 from aveyb_retrieval.server.keys import seen
@@ -50,6 +49,7 @@ class Indexes:
         self.retrievers, self.model, self._load, self.again = retrievers, model, load, again
         self.failures: dict[str, str] = {}
         self._writers: dict[str, Index] = {}
+        self._retired: list[Index] = []  # writers of models that the server has left
         self._moving = threading.Lock()
 
     @classmethod
@@ -126,6 +126,10 @@ class Indexes:
 
     def writer(self, name: str) -> Index:
         """Return an index to be changed, by one thread at a time."""
+        with self._moving:
+            retired, self._retired = self._retired, []
+        for index in retired:  # here: the thread that changed it is this one
+            index.close()
         if name not in self._writers:
             path = self.retrievers[name].path
             model = None
@@ -178,6 +182,7 @@ class Indexes:
         with self._moving:
             self.model = model
             self.retrievers.update(moved)
+            self._retired += self._writers.values()
             self._writers.clear()
         _log.warning("moved to the model %s: %s", model.model_name, ", ".join(moved))
         return True
@@ -186,7 +191,7 @@ class Indexes:
         """Let go of the model and of all files."""
         if self.model is not None:
             self.model.close()
-        for retriever in (*self.retrievers.values(), *self._writers.values()):
+        for retriever in (*self.retrievers.values(), *self._writers.values(), *self._retired):
             retriever.close()
 
 
@@ -211,5 +216,5 @@ def named_paths(arguments: Sequence[str]) -> dict[str, str | Path]:
             raise ConfigError(
                 f"{text!r}: {str(paths[name])!r} is called {name!r} too; write NAME=DIR to name it"
             )
-        paths[name] = folder if is_stored(folder) else Path(folder)
+        paths[name] = folder if "://" in folder else Path(folder)
     return paths

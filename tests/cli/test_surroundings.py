@@ -45,6 +45,8 @@ def test_an_output_without_room_is_told_in_a_line(index: Path, command: list[str
         ("postgresql://[::1/db/x", "Invalid IPv6"),
         ("postgresql://user:secret@host:port/db/x", "Port could not be cast"),
         ("postgresql://host:99999/db/x", "Port out of range"),
+        ("s3://[::1/x", "s3://[::1/x: not an address (Invalid IPv6 URL)"),
+        ("gs://me:secret@[::1/x", "gs://[::1/x: not an address (Invalid IPv6 URL)"),
     ],
 )
 def test_an_address_that_is_none_is_told_without_its_password(address: str, said: str) -> None:

@@ -9,6 +9,8 @@ import itertools
 import json
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -179,6 +181,30 @@ def test_what_was_read_of_a_large_index_is_kept_and_mended(
     one_change.delete(where, ["doc-3"])
     assert "doc-3" not in dict(asked()[0])
     assert set(kept) <= set(tmp_path.glob("parts/*/*/*/*.parts"))
+
+
+@pytest.mark.parametrize("has_room", [True, False])
+def test_threads_read_parts_as_one_alone_does(
+    has_room: bool, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also past the cache, where what is read is forgotten again and again."""
+    build(where, 60)
+    queries = [f"word{i} word{i + 1}" for i in range(0, 48, 2)]
+
+    def ask(opened: Retriever, query: str) -> list[tuple[Any, ...]]:
+        hits = opened.search(query, k=9, unit="passage", filter={"year": {"$gte": 2003}})
+        return [(hit.id, hit.span, hit.score, hit.text) for hit in hits]
+
+    with Retriever.load(where, model=MODEL) as opened:
+        expected = [ask(opened, query) for query in queries]
+    monkeypatch.setenv("AVEYB_INDEX_CACHE_WHOLE", "0")
+    other_machine(monkeypatch, tmp_path, "parts")
+    monkeypatch.setattr(parts, "BLOCK_BYTES", 256)
+    monkeypatch.setattr(parts, "MAX_MEMORY_BLOCKS", 4)
+    with Retriever.load(where, model=MODEL) as opened, ThreadPoolExecutor(8) as threads:
+        if not has_room:
+            monkeypatch.setattr(parts.Cache, "make_room", unroomy)
+        assert list(threads.map(partial(ask, opened), queries)) == expected
 
 
 def unroomy(*arguments: Any) -> None:

@@ -141,6 +141,8 @@ def until_running(url, count):
         (["INDEX", "--api-key-file", "no-such-file"], "cannot be read as a file of keys"),
         (["INDEX", "--max-k", "0"], "--max-k 0: must be a whole number of at least 1"),
         (["INDEX", "INDEX"], "write NAME=DIR"),
+        (["postgresql://localhost/db/x"], "an address, but an index directory is needed"),
+        (["s3://[::1/x"], "s3://[::1/x: not an address"),
     ],
     ids=str,
 )

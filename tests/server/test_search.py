@@ -15,6 +15,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from aveyb_retrieval import ConfigError, Retriever, build_index
+from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.server.app import create_app
 from aveyb_retrieval.server.indexes import Indexes
 from aveyb_retrieval.server.limits import Limits
@@ -428,6 +429,25 @@ def test_a_new_version_is_followed(open_client, tmp_path):
     wait_for(lambda: client.get("/documents/new").status_code == 404)
 
 
+def test_a_writer_of_a_model_that_the_server_has_left_is_closed(tmp_path, monkeypatch):
+    models = {each.fingerprint: each for each in (CountingEmbedder(), CountingEmbedder(seed="b"))}
+    first, second = models.values()
+    loaded = lambda places, description, **options: models[description["fingerprint"]]
+    monkeypatch.setattr("aveyb_retrieval.server.indexes.load_recorded", loaded)
+    build_index(make_documents(10), tmp_path / "a", model=first)
+    indexes = Indexes.open({"a": tmp_path / "a"})
+    before = indexes.writer("a")
+    assert indexes.writer("a") is before
+    build_index(make_documents(10), tmp_path / "a", model=second, overwrite=True)
+    indexes.follow()
+    with pytest.raises(IndexFormatError, match="made by the model"):
+        before.count()  # it is open: its thread may be at work
+    assert indexes.writer("a") is not before
+    with pytest.raises(AveyBError, match="was closed"):
+        before.count()
+    indexes.close()
+
+
 def test_a_server_moves_to_the_index_of_another_model_without_a_failed_request(
     tmp_path, monkeypatch
 ):
@@ -508,7 +528,6 @@ def wait_for(condition, seconds: float = 20.0):
 
 
 def test_one_model_must_fit_all_indexes(folder, tmp_path):
-    from aveyb_retrieval.errors import IndexFormatError
     from aveyb_retrieval.server.indexes import Indexes, named_paths
 
     build_index(make_documents(5), tmp_path / "other", model=FakeEmbedder(seed="b"))

@@ -56,10 +56,11 @@ class LocalBytes:
 
 
 class _RequiredFile(io.RawIOBase):
-    """A file for Arrow to read, which requires the bytes that are read."""
+    """A file for Arrow to read, which requires the bytes that are read, and notes them."""
 
     def __init__(self, source: FileBytes, size: int) -> None:
         self._source, self._size, self._place = source, size, 0
+        self._starts, self._stops = list[int](), list[int]()
 
     def readable(self) -> bool:
         return True
@@ -80,7 +81,15 @@ class _RequiredFile(io.RawIOBase):
         start, self._place = self._place, stop
         if stop <= start:
             return b""
+        self._starts.append(start)
+        self._stops.append(stop)
         return self._source.require(np.array([start]), np.array([stop]))[start:stop].tobytes()
+
+    def require_again(self) -> npt.NDArray[np.uint8]:
+        """The bytes of the file, in which all that was read is there at once: of what is kept in
+        memory, other threads may have made the source forget some.
+        """
+        return self._source.require(np.array(self._starts), np.array(self._stops))
 
 
 def read_batches(source: FileBytes) -> tuple[list[pa.RecordBatch], int]:
@@ -89,14 +98,15 @@ def read_batches(source: FileBytes) -> tuple[list[pa.RecordBatch], int]:
     Of a file that is in an object store the metadata and the first column are brought.
     """
     nothing = np.empty(0, np.int64)
+    data = source.require(nothing, nothing)
     if not isinstance(source, LocalBytes):
-        size = len(source.require(nothing, nothing))
+        file = _RequiredFile(source, len(data))
         options = pa.ipc.IpcReadOptions(included_fields=[0])
-        with pa.PythonFile(_RequiredFile(source, size), "r") as handle:
+        with pa.PythonFile(file, "r") as handle:
             reader = pa.ipc.open_file(handle, options=options)
             for number in range(reader.num_record_batches):
                 reader.get_batch(number)
-    data = source.require(nothing, nothing)
+        data = file.require_again()
     reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(data)))
     batches = [reader.get_batch(number) for number in range(reader.num_record_batches)]
     return batches, data.ctypes.data

@@ -82,7 +82,14 @@ class ObjectStore:
         """Take an address such as `s3://BUCKET/PATH`, or raise ConfigError; nothing is
         asked yet.
         """
-        parts = urlsplit(address)
+        try:
+            parts = urlsplit(address)
+        except ValueError as error:
+            scheme = address.partition("://")[0]
+            raise ConfigError(
+                f"{scheme}://{address.rpartition('@')[2].removeprefix(f'{scheme}://')}: not an"
+                f" address ({error}); write it as {scheme}://BUCKET/PATH"
+            ) from None
         if "@" in parts.netloc:
             raise ConfigError(
                 f"{parts.scheme}://...@...: an address with credentials in it; put them where the"
