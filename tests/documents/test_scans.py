@@ -9,6 +9,7 @@ import os
 import struct
 import textwrap
 import zlib
+from contextlib import suppress
 from dataclasses import replace
 from email.message import EmailMessage
 from itertools import pairwise
@@ -17,8 +18,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aveyb_retrieval.documents.corpus import read_corpus
-from aveyb_retrieval.documents.readers import kinds, pdf
-from aveyb_retrieval.documents.readers.filetext import Unrecognized
+from aveyb_retrieval.documents.readers import kinds, pdf, process
+from aveyb_retrieval.documents.readers.filetext import Unreadable, Unrecognized
 from aveyb_retrieval.documents.readers.known_words import is_doubtful
 from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.readers.ocr_text import (
@@ -262,6 +263,25 @@ def test_a_tesseract_that_hangs_or_crashes_costs_its_pages(
     assert isinstance(first, Rejected) and first.reason.startswith(reason)
     assert isinstance(notice, Notice) and f"not read ({reason}" in notice.reason
     assert words_of(record) == "A text"
+
+
+@NEEDS_TESSERACT
+@pytest.mark.parametrize("script", ["real()", "time.sleep(60)", "os.kill(os.getpid(), 11)"])
+def test_scans_of_which_nothing_is_read_take_no_time_from_other_files(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", pretended_tesseract(tmp_path / "bin", script))
+    monkeypatch.setattr(process, "LOST_SECONDS", 0.01)
+    path = tmp_path / "a.pdf"
+    path.write_bytes(scanned_pdf((Image.effect_noise((600, 300), 60), [])))
+    kind = kinds.kind_of(path)
+    assert kind is not None
+    seconds = 1 if "sleep" in script else 600
+    with process.FileReader(Limits(1 << 30, ocr_seconds=seconds), seconds=300) as reader:
+        for _ in range(2):
+            with suppress(Unreadable):
+                reader.read(path, kind)
+            assert reader._allowed == 300
 
 
 @NEEDS_TESSERACT

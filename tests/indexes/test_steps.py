@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+import time
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from aveyb_retrieval import Retriever, build_index
@@ -87,6 +90,26 @@ def test_words_are_looked_up_once_however_many_are_asked_for(
     assert len(calls) == 1 and len(every) > 25
     pages = [retriever.rank(["word1 word2 word3"], 7, offset=at, **options)[0] for at in (0, 7, 14)]
     assert [row for page in pages for row in page] == every[:21]
+
+
+def test_folding_a_deep_page_costs_little(tmp_path: Path) -> None:
+    """In processor time: that of the copies grows with them, not with their square."""
+    rng = random.Random(1)
+    texts = (" ".join(rng.choices(LONG[0]["text"].split()[:9], k=4)) for _ in range(3000))
+    rows = [{"_id": str(number), "text": text} for number, text in enumerate(texts)]
+    vectors = np.random.default_rng(0).normal(size=(3000, 8)).astype(np.float32)
+    build_index(rows, tmp_path / "i", vectors=vectors, granularity="document")
+    options: dict[str, Any] = {"mode": "lexical", "k": 3000}
+    with Retriever.load(tmp_path / "i") as deep:
+
+        def seconds(*, fold: bool) -> float:
+            began = time.process_time()
+            hits = deep.search(rows[0]["text"], fold=fold, **options)
+            assert len(hits) > 500
+            return time.process_time() - began
+
+        folded, plain = (min(seconds(fold=fold) for _ in range(3)) for fold in (True, False))
+        assert folded < 5 * plain + 0.2
 
 
 def test_vectors_are_not_folded_by_texts_unless_asked_for(retriever: Retriever) -> None:

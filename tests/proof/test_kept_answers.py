@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import pickle
 from functools import partial
@@ -14,6 +15,7 @@ from aveyb_retrieval import Hit, Index, Retriever, build_index
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import AveyBError, ConfigError, InputError
 from aveyb_retrieval.indexes.changes.sync import sync_index
+from aveyb_retrieval.indexes.search import alerts
 from aveyb_retrieval.indexes.search.alerts import (
     Alert,
     add_alert,
@@ -78,6 +80,20 @@ class TestCitations:
         assert checked.holds
         assert checked.span[0] > kept["span"][0]
         assert checked.notes == ("the original has changed since",)
+
+    def test_labels_are_no_part_of_the_original(self, folder: Path, tmp_path: Path) -> None:
+        """Neither those of the path nor those of `metadata.csv`."""
+        (folder / "metadata.csv").write_text("path,year\n*.md,2024\n")
+        (folder / "hr").mkdir()
+        (folder / "lease.md").rename(folder / "hr" / "lease.md")
+        build_index(folder, tmp_path / "labelled", path_fields="{team}/*")
+        with Retriever.load(tmp_path / "labelled") as retriever:
+            (document,) = retriever.get(["hr/lease.md"])
+            (check,) = retriever.check_quotes('It says "with three months\' notice in writing".')
+        assert (document.metadata["team"], document.metadata["year"]) == ("hr", 2024)
+        assert check.sha256 == hashlib.sha256(LEASE.encode()).hexdigest()
+        checked = check_citation(citation_of(tmp_path / "labelled"), folder / "hr" / "lease.md")
+        assert checked.holds and checked.notes == ()
 
     def test_changed_words_and_another_index_are_one_line(
         self, folder: Path, tmp_path: Path
@@ -229,6 +245,18 @@ class TestAlerts:
             index.add([{"_id": "three", "text": "The pump is closed before the filter."}])
             assert [row["id"] for row in run_alerts(root, ignore)] == ["two"]
             assert run_alerts(root, ignore) == []
+
+    def test_all_passages_that_answer_are_told_however_many(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(alerts, "_PASSAGES_PER_SEARCH", 3)
+        root, notice = tmp_path / "many", "A month's notice ends the lease of flat"
+        with Index.create(root) as index:
+            index.add([{"_id": f"old{i}", "text": f"Soup of day {i}."} for i in range(4)])
+            add_alert(root, Alert("exits", "What notice ends the lease?", 0.0))
+            index.add([{"_id": f"new{i}", "text": f"{notice} {i}."} for i in range(20)])
+            told = [row["id"] for row in run_alerts(root, ignore)]
+        assert sorted(told) == sorted(f"new{i}" for i in range(20))
 
     def test_a_run_killed_while_it_delivered_is_made_good(
         self, folder: Path, tmp_path: Path

@@ -44,6 +44,16 @@ def test_it_comes_byte_by_byte_and_is_never_shown_as_a_page(ask):
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
+def test_labels_are_no_part_of_a_file(open_client, tmp_path, files):
+    (files / "metadata.csv").write_text("path,year\n*.txt,2024\nlaw/*.md,1999\n")
+    build_index(files, tmp_path / "labelled", model=FakeEmbedder(), path_fields="{area}/*")
+    client = open_client({"labelled": tmp_path / "labelled"}, originals=True)
+    metadata = client.get("/documents/law/lease.md").json()["metadata"]
+    assert (metadata["area"], metadata["year"]) == ("law", 1999)
+    assert client.get("/originals/law/lease.md").content == TEXT
+    assert client.get("/originals/pump.txt").status_code == 200
+
+
 def test_the_document_says_whether_there_is_one(open_client, files, folder, tmp_path):
     paths = {"handbook": tmp_path / "index", "words": folder}
     client = open_client(paths, originals=True)

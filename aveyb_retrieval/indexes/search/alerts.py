@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from aveyb_retrieval.indexes.search.hit import Hit
+
 Row = dict[str, Any]
 _MAX_FILE_BYTES = 256 << 20
-_PASSAGES_PER_SEARCH = 1000  # that one question reports of `_DOCUMENTS_PER_SEARCH` documents
+_PASSAGES_PER_SEARCH = 1000  # of `_DOCUMENTS_PER_SEARCH` documents; more if so many match
 _DOCUMENTS_PER_SEARCH = 10_000
 _WAIT_SECONDS = 5.0  # for another run to end
 
@@ -134,16 +136,7 @@ def _ask(alert: Alert, snapshot: Snapshot, retriever: Retriever) -> list[Row]:
     ids = snapshot.tables.documents.scan(["id"], f"doc >= {first}")["id"].to_pylist()
     rows = list[Row]()
     for start in range(0, len(ids), _DOCUMENTS_PER_SEARCH):
-        searched_ids = ids[start : start + _DOCUMENTS_PER_SEARCH]
-        options: dict[str, Any] = {"unit": "passage", "fold": False, "filter": alert.filter}
-        hits = retriever.search(
-            alert.query,
-            _PASSAGES_PER_SEARCH,
-            ids=searched_ids,
-            min_score=alert.at_least,
-            **options,
-        )
-        for hit in hits:
+        for hit in _answers(alert, retriever, ids[start : start + _DOCUMENTS_PER_SEARCH]):
             key = hashlib.sha256(f"{hit.id}\0{hit.passage}".encode()).hexdigest()[:24]
             if hit.span is not None and key not in reported:
                 reported.add(key)
@@ -156,6 +149,24 @@ def _ask(alert: Alert, snapshot: Snapshot, retriever: Retriever) -> list[Row]:
                 rows.append({**row, "confidence": hit.confidence, "version": retriever.version})
     alert.build, alert.upto, alert.reported = manifest.build, manifest.next_doc, sorted(reported)
     return rows
+
+
+def _answers(alert: Alert, retriever: Retriever, ids: list[str]) -> list[Hit]:
+    """All passages of some documents that answer a question as surely as it asks for."""
+    k = _PASSAGES_PER_SEARCH
+    while True:
+        hits = retriever.search(
+            alert.query,
+            k,
+            unit="passage",
+            fold=False,
+            filter=alert.filter,
+            ids=ids,
+            min_score=alert.at_least,
+        )
+        if len(hits) < k:
+            return hits
+        k *= 4
 
 
 def append_rows(path: Path, rows: Sequence[Row]) -> None:
