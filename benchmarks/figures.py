@@ -26,7 +26,7 @@ SHORT = ("scifact", "cranfield", "nq-gold", "medquad")
 LONG = ("qmsum-long", "openstax-ccby-long")
 UNSEEN = ("cranfield", "nq-gold")  # nothing of these trained the embedded model
 SEEN = ("scifact", "medquad", "qmsum-long", "openstax-ccby-long")  # their training splits did
-GROUPS = {"unseen": UNSEEN, "seen": SEEN, "all": (*UNSEEN, *SEEN)}
+GROUPS = {"unseen": UNSEEN, "seen": SEEN, "all": (*UNSEEN, *SEEN), "short": SHORT}
 MODEL = "aveyb-base-en-v2"
 SYSTEMS = {  # of quality.json
     "default": f"index of {MODEL}",
@@ -472,3 +472,90 @@ def agents(document: Any) -> list[Row]:
         {**row, "name": names.get(row["tools"], row["tools"]), "questions": questions}
         for row in document["rows"]
     ]
+
+
+def models(document: Any) -> list[Row]:
+    """Return a row for each way of searching: NDCG@10 of short texts, meetings and textbooks."""
+    names = {
+        "default": "embedded, default",
+        "maxsim": 'embedded, reranked (`rerank="maxsim"`)',
+        "vectors": "embedded, vectors",
+        "index_minilm": "MiniLM, passages of 128 tokens, default search",
+        "minilm": "MiniLM, vectors, cut at its 256 tokens",
+    }
+    return [{"label": label, **quality_of(document, key)} for key, label in names.items()]
+
+
+def passage_settings(names: Mapping[str, str]) -> Rows:
+    """Return a row for each system of passages.json that is named: its label, its row by set and
+    scope.
+    """
+
+    def rows(document: Any) -> list[Row]:
+        found: dict[str, dict[str, Any]] = {
+            system: {"label": label} for system, label in names.items()
+        }
+        for row in document["rows"]:
+            if row["system"] in found:
+                found[row["system"]][f"{row['set']} {row['scope']}"] = row
+        return list(found.values())
+
+    return rows
+
+
+def index_sizes(document: Any) -> list[Row]:
+    """Return our own row of each size of growth.json, in documents of eight passages."""
+    rows = []
+    for passages_of_all in (10_000, 100_000, 1_000_000):
+        row = document["columns"][f"{passages_of_all}x8"]["ours"]
+        mapped = (row["reader MB, with mapped files"] - row["reader MB"]) / 1000
+        rows.append(
+            {**row, "passages": passages_of_all, "mapped": mapped, "disk": gigabytes(row["MB"])}
+        )
+    return rows
+
+
+def gigabytes(megabytes: float) -> str:
+    """Write megabytes, from a thousand on as gigabytes."""
+    return f"{megabytes:.0f} MB" if megabytes < 1000 else f"{megabytes / 1000:.1f} GB"
+
+
+def two_digits(row: Row) -> str:
+    """Write p50 / p99 with two digits, or more if they are larger."""
+    return " / ".join(f"{row[name]:.{0 if row[name] >= 9.95 else 1}f}" for name in ("p50", "p99"))
+
+
+SEARCHES = {  # of growth.json, and the peer of each
+    "hybrid search": ("hybrid", "LanceDB"),
+    "words, passages": ("words", "Lance"),
+    "vectors, passages": ("vectors", "FAISS"),
+    "hybrid with a phrase": ("hybrid with a phrase", None),
+    "hybrid with `+word`": ("hybrid with a must", None),
+    "hybrid with `begin*`": ("hybrid with a prefix", None),
+    "hybrid with `typo~`": ("hybrid with a typo", None),
+}
+
+
+def growth(document: Any) -> list[Row]:
+    """Return a row for each kind of search of a million passages, in both shapes, and of builds."""
+    short, long = document["columns"]["1000000x8"], document["columns"]["1000000x1000"]
+    rows: list[Row] = []
+    for label, (key, peer) in SEARCHES.items():
+        row = {"label": label, "peers": f"{peer} {two_digits(short[peer][key])}" if peer else ""}
+        row |= {"short": two_digits(short["ours"][key]), "long": two_digits(long["ours"][key])}
+        rows.append(row)
+    seconds = {name: values["build s"] for name, values in short.items()}
+    peers = ", ".join(
+        f"{name} {seconds[name]:.{0 if seconds[name] >= 10 else 1}f} s"
+        for name in ("Lance", "FAISS", "LanceDB")
+    )
+    build = {
+        name: f"{of['ours']['build s']:.0f} s" for name, of in (("short", short), ("long", long))
+    }
+    return [*rows, {"label": "build", **build, "peers": peers}]
+
+
+def operators(document: Any) -> list[Row]:
+    """Return one row: a hybrid search of a million passages with each operator."""
+    row = document["columns"]["1000000x8"]["ours"]
+    return [{label: two_digits(row[key]) for label, (key, _) in SEARCHES.items()}]

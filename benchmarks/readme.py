@@ -659,6 +659,96 @@ BLOCKS: dict[str, Sequence[Table | Paragraph] | Callable[[], str]] = {
             },
         )
     ],
+    "models": [
+        Table(
+            "quality.json",
+            figures.models,
+            {
+                "search": "{label}",
+                "short texts (4 sets)": "{short}",
+                "meetings": "{qmsum-long}",
+                "textbooks": "{openstax-ccby-long}",
+            },
+        )
+    ],
+    "contracts": [
+        Table(
+            "passages.json",
+            figures.passage_settings(
+                {
+                    "ours, words and vectors, 256 tokens (default)": "default",
+                    "ours, words and vectors, 128 tokens": "passages of 128 tokens, half the text",
+                    "ours, words and vectors, 256 tokens, 64 shared": (
+                        "overlap of 64 tokens, a quarter more text"
+                    ),
+                    "ours, vectors, 256 tokens": "`--mode dense`",
+                    "ours, default, reranked by int8 token vectors": "`--rerank token-vectors`",
+                }
+            ),
+            {
+                "setting": "{label}",
+                "within a contract": "{cuad-long document[mean][recall@5]:.3f}",
+                "over all contracts": "{cuad-long corpus[mean][recall@5]:.3f}",
+            },
+        )
+    ],
+    "passage-sizes": [
+        Table(
+            "passages.json",
+            figures.passage_settings(
+                {
+                    "ours, words and vectors, 256 tokens (default)": "256 tokens (default)",
+                    "ours, words and vectors, 256 tokens, 64 shared": "256 tokens, overlap of 64",
+                    "ours, words and vectors, 128 tokens": "128 tokens",
+                }
+            ),
+            {
+                "passages": "{label}",
+                "chunking-eval": "{chunking-eval document[mean][recall@5]:.3f}",
+                "within a meeting": "{qmsum-long document[mean][recall@5]:.3f}",
+                "within a contract": "{cuad-long document[mean][recall@5]:.3f}",
+            },
+        )
+    ],
+    "sizes": [
+        Table(
+            "growth.json",
+            figures.index_sizes,
+            {
+                "passages": "{passages:,}",
+                "disk": "{disk}",
+                "reader's own memory": "{reader MB:.0f} MB",
+                "and mapped files, at most": "{mapped:.1f} GB",
+                "build, vectors given": "{build s:.2g} s",
+                "hybrid search, p50 / p99": "{hybrid[p50]:.2g} / {hybrid[p99]:.2g} ms",
+            },
+        )
+    ],
+    "growth": [
+        Table(
+            "growth.json",
+            figures.growth,
+            {
+                "": "{label}",
+                "125,000 documents of 8": "{short}",
+                "1,000 documents of 1,000": "{long}",
+                "peers": "{peers}",
+            },
+        )
+    ],
+    "operators": [
+        Table(
+            "growth.json",
+            figures.operators,
+            {
+                "no operator": "{hybrid search}",
+                '`"two words"`': "{hybrid with a phrase}",
+                "`+word`": "{hybrid with `+word`}",
+                "`begin*`": "{hybrid with `begin*`}",
+                "`typo~`": "{hybrid with `typo~`}",
+            },
+        )
+    ],
     "scale": scale,
 }
 
