@@ -216,7 +216,7 @@ class EngineView(Protocol):
         """How much passages `[n]` count, float32 `[n]`, 0 to 1: less of what a mail repeats."""
 
     def threads(self, docs: IntArray) -> IntArray:
-        """The digests `[n]` of the conversations that documents `[n]` belong to, 0 for none:
+        """The digests `[n]` of the threads that documents `[n]` belong to, 0 for none:
         `thread_digest` of `aveyb_retrieval.indexes.store.copies`.
         """
 

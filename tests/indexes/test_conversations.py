@@ -105,7 +105,7 @@ def test_a_page_of_one_chunk_takes_no_other_part_of_the_ranking() -> None:
 
     def threads(docs: IntArray) -> IntArray:
         read.extend(docs.tolist())
-        return docs + 1  # of a conversation each
+        return 2 * docs + 2  # of a conversation each
 
     view = SimpleNamespace(threads=threads)
     evidence: Any = SimpleNamespace(options=SimpleNamespace(fold=True), view=view)
@@ -120,7 +120,7 @@ def test_a_page_of_one_chunk_takes_no_other_part_of_the_ranking() -> None:
 
 def test_chunks_are_the_same_however_the_ranking_is_parted() -> None:
     docs = np.arange(3 * MATCHES_TOGETHER + 7)
-    view = SimpleNamespace(threads=lambda docs: docs + 1)
+    view = SimpleNamespace(threads=lambda docs: 2 * docs + 2)
     evidence: Any = SimpleNamespace(options=SimpleNamespace(fold=True), view=view)
 
     def sizes(part_size: int) -> list[int]:
@@ -241,3 +241,51 @@ def test_what_is_forwarded_is_found_before_what_says_nothing_of_it(tmp_path: Pat
     ]
     assert hit.id == "m1"
     assert "at ten" in hit.text[slice(*hit.best_sentence)]
+
+
+def unlinked(number: int, subject: str, text: str) -> Any:
+    """A mail that names no other one, as it is read: it begins a thread of its own."""
+    about = {"title": subject, "subject": subject, "message_id": f"<{number}@x>"}
+    return mail(number, text, thread=f"<{number}@x>") | about
+
+
+@pytest.mark.parametrize("unit", ["document", "passage"])
+@pytest.mark.parametrize(
+    ("subject", "leads"),
+    [
+        ("Re: Ferry", True),
+        ("AW: WG: Ferry", True),
+        ("[Harbour] RE[2]: ferry", True),
+        ("TR : Ferry", True),
+        ("Ferry", False),
+        ("Re: Ferries", False),
+    ],
+)
+def test_a_reply_that_names_no_mail_belongs_to_the_one_it_quotes(
+    tmp_path: Path, subject: str, leads: bool, unit: Any
+) -> None:
+    quotation = quoted("Ada", FIRST.replace(" leaves", "\nleaves"))
+    mails = [
+        unlinked(4, "Ferry", FIRST),
+        unlinked(9, subject, f"{SECOND}\n\n{quotation}"),
+        unlinked(5, "Re: Ferry", "The ferry to Skagen leaves at 11:10 on Sundays.\n\n> When?"),
+        *MAILS[4:],
+    ]
+    build_index(mails, tmp_path / "i")
+    hits = Retriever.load(tmp_path / "i").search(QUESTION, k=6, unit=unit)
+    newest = next(hit for hit in hits if hit.id == "m9")
+    assert newest.earlier == (("m4",) if leads else ())
+    # what it quotes is of no mail here
+    assert any(hit.id == "m5" and not hit.earlier for hit in hits)
+
+
+def test_replies_of_one_another_that_name_no_mail_are_one_conversation(tmp_path: Path) -> None:
+    third = "From Monday the ferry to Skagen leaves at 17:30 from pier 4."
+    mails = [
+        unlinked(12, "Re: Re: Ferry", f"{third}\n\n{quoted('Ada', SECOND)}"),
+        unlinked(4, "Ferry", FIRST),
+        unlinked(9, "Re: Ferry", f"{SECOND}\n\n{quoted('Ada', FIRST)}"),
+    ]
+    build_index([*mails, *MAILS[4:]], tmp_path / "i")
+    first = Retriever.load(tmp_path / "i").search(QUESTION, k=3)[0]
+    assert (first.id, first.earlier) == ("m12", ("m9", "m4"))

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from aveyb_retrieval.encoder.text.subjects import is_forward
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -54,6 +56,9 @@ _TIME = re.compile(r"\d{1,2} ?[:.h時点시] ?\d{2}|\d{1,2} ?時")
 _YEAR = re.compile(r"(?:19|20)\d\d|\d{1,2}[./-]\d{1,2}[./-]\d{2}")
 _NUMBER = re.compile(r"\d+")
 _WORD = re.compile(r"[^\W_]")
+_WORDS = re.compile(r"[^\W_]+")
+_WORDS_COMPARED = 4  # in a row, of two mails
+_LONGEST_COMPARED = 20_000  # characters of a mail
 _ANSWERED = (  # words of a rule above a mail that is answered
     *("original message", "original appointment", "ursprüngliche nachricht", "message d'origine"),
     *("mensaje original", "messaggio originale", "mensagem original", "oorspronkelijk bericht"),
@@ -65,9 +70,6 @@ _FORWARDED = (  # and above one that is forwarded
     *("message transféré", "mensaje reenviado", "messaggio inoltrato", "mensagem encaminhada"),
     *("doorgestuurd bericht", "vidarebefordrat", "videresendt", "przekazana wiadomość"),
     *("пересылаемое сообщение", "пересланное сообщение", "转发的邮件", "転送されたメッセージ"),
-)
-_FORWARDING = re.compile(  # subjects of mails that forward one
-    r"\s*(?:fwd?|fw|wg|tr|rv|enc|vb|pd|i|doorst|转发|轉寄|転送)\s*[:：]", re.IGNORECASE
 )
 _RULED = re.compile(r"[-_—=*]{2,}+(?P<words>[^\n]*[^\W_])[^\n]*\Z")
 _BEGIN_FORWARDED = re.compile(
@@ -207,7 +209,7 @@ def repetitions(title: str, text: str, spans: IntArray) -> IntArray:
     """
     if not is_mail(text):
         return np.full(len(spans), Repetition.OWN, np.int64)
-    pieces = _pieces(text, is_forward=_FORWARDING.match(title) is not None)
+    pieces = _pieces(text, is_forwarding=is_forward(title))
     return np.array([_repetition(text, pieces, span) for span in spans.tolist()], np.int64)
 
 
@@ -229,6 +231,35 @@ def _repetition(text: str, pieces: list[_Piece], passage: Span) -> Repetition:
     return least
 
 
+def quotes(mail: str, earlier: str) -> bool:
+    """Return whether a mail quotes at least half of what an earlier one says itself."""
+    said = _word_runs(_own_text(earlier))
+    if not said:
+        return False
+    quoted = _word_runs(" ".join(mail[start:stop] for start, stop in repeated_spans(mail)))
+    return 2 * len(said & quoted) >= len(said)
+
+
+def _own_text(mail: str) -> str:
+    """What a mail says itself, without its headers and attachments."""
+    attached = _ATTACHED.search(mail)
+    mail = mail[: attached.start()] if attached else mail
+    position, parts = 0, []
+    for start, stop in headers_and_repeated_spans(mail):
+        parts.append(mail[position:start])
+        position = stop
+    return " ".join([*parts, mail[position:]])
+
+
+def _word_runs(text: str) -> set[tuple[str, ...]]:
+    """Runs of some words each, or the only one of a shorter text; none of one without words."""
+    words = _WORDS.findall(text[:_LONGEST_COMPARED].casefold())
+    if not words:
+        return set()
+    size = min(_WORDS_COMPARED, len(words))
+    return {tuple(words[n : n + size]) for n in range(len(words) - size + 1)}
+
+
 def repeat_starts(text: str) -> list[int]:
     """Return the characters at which a mail begins to repeat, and those at which a quotation in a
     quotation, or behind a repetition an attachment or a postscript begins; none of a text that is
@@ -247,23 +278,23 @@ def repeat_starts(text: str) -> list[int]:
     return starts
 
 
-def _pieces(text: str, *, is_forward: bool = False) -> list[_Piece]:
+def _pieces(text: str, *, is_forwarding: bool = False) -> list[_Piece]:
     """The parts of a mail that it repeats, ascending, and how."""
     return [
         piece
-        for mail, _ in _mails(text, is_forward=is_forward)
+        for mail, _ in _mails(text, is_forwarding=is_forwarding)
         if mail is not None
         for piece in mail.pieces()
     ]
 
 
-def _mails(text: str, *, is_forward: bool = False) -> Iterator[tuple[_Mail | None, int]]:
+def _mails(text: str, *, is_forwarding: bool = False) -> Iterator[tuple[_Mail | None, int]]:
     """A mail and each file that is attached to it, with its first character; None of a file that
     is no mail.
     """
     headings = list(_ATTACHED.finditer(text))
     stops = [*(heading.start() for heading in headings), len(text)]
-    yield _Mail(text, 0, stops[0], is_forward=is_forward), 0
+    yield _Mail(text, 0, stops[0], is_forwarding=is_forwarding), 0
     for heading, stop in zip(headings, stops[1:], strict=True):
         is_mail = _PACKED.match(heading[0]) or _HEAD.match(text, heading.end())
         mail = _Mail(text, heading.end(), stop) if is_mail else None
@@ -273,9 +304,9 @@ def _mails(text: str, *, is_forward: bool = False) -> Iterator[tuple[_Mail | Non
 class _Mail:
     """A mail in the characters `[start, stop)` of a text, line by line."""
 
-    def __init__(self, text: str, start: int, stop: int, *, is_forward: bool = False) -> None:
+    def __init__(self, text: str, start: int, stop: int, *, is_forwarding: bool = False) -> None:
         head = _HEAD.match(text, start, stop)
-        self._is_forward = is_forward
+        self._is_forwarding = is_forwarding
         self._names = _sender_words(head[0]) if head else frozenset()
         self._lines = _lines(text[: min(stop, _LONGEST_MAIL)], head.end() if head else start)
         self._filled, self._shallower = _links(self._lines)
@@ -342,18 +373,18 @@ class _Mail:
             if not is_marked and not is_sure:
                 number += 1
                 continue
-            is_forward = self._forwards(number, is_first=not quotations)
+            is_forwarded = self._forwards(number, is_first=not quotations)
             stop = below
-            if not is_marked or is_forward:
+            if not is_marked or is_forwarded:
                 stop = self._end_of_quotation(below, inner)
             self._places.add(self._lines[above].start)
-            quotations.append(_Quotation(above, stop, inner, is_forward))
+            quotations.append(_Quotation(above, stop, inner, is_forwarded))
             number = below
         return quotations
 
     def _forwards(self, number: int, *, is_first: bool) -> bool:
         """Whether a line leads to a mail that is forwarded, rather than answered."""
-        if self._is_forward and is_first:
+        if self._is_forwarding and is_first:
             return True
         words = self._lines[number].words
         if _BEGIN_FORWARDED.match(words):
@@ -399,8 +430,8 @@ class _Mail:
         if words.endswith((":", "：", ":]")):
             above, is_sure = self._lead(number)
             if above <= number:
-                is_forward = _BEGIN_FORWARDED.match(words) is not None
-                return above, self._below_headers(number) if is_forward else number + 1, is_sure
+                is_forwarded = _BEGIN_FORWARDED.match(words) is not None
+                return above, self._below_headers(number) if is_forwarded else number + 1, is_sure
         ruled = _RULED.match(words)
         if ruled and (
             self._header_count(number + 1) or _has_words(ruled["words"], _ANSWERED + _FORWARDED)

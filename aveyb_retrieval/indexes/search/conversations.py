@@ -17,6 +17,7 @@ import numpy as np
 from aveyb_retrieval.indexes.search.dates import instant
 from aveyb_retrieval.indexes.search.matches import Matches
 from aveyb_retrieval.indexes.search.scores import score_passages
+from aveyb_retrieval.indexes.search.unlinked_replies import conversations
 from aveyb_retrieval.indexes.store.copies import NO_THREAD
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
 
@@ -94,7 +95,8 @@ class Conversations:
             yield self._fold(waiting, threads)
 
     def _fold(self, part: Matches, threads: IntArray) -> Matches:
-        """Fold matches of conversations `threads` `[n]`."""
+        """Fold matches of threads `[n]`."""
+        threads = conversations(self._evidence, part.docs, threads)
         rows_of: dict[int, list[int]] = defaultdict(list)
         for row, thread in enumerate(threads.tolist()):
             if thread != NO_THREAD:

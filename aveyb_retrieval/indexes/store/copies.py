@@ -17,6 +17,7 @@ import numpy as np
 import regex
 
 from aveyb_retrieval.documents.records import MAIL_TYPES
+from aveyb_retrieval.encoder.text.subjects import is_answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.types import IntArray
 
-NO_THREAD = 0  # the digest of what is in no conversation
+NO_THREAD = 0  # the digest of what is in no thread
+UNLINKED = 1  # the bit of a digest that says that a reply names no mail
 _MATCHES_AT_ONCE = 4096
 NO_WORDS = 0  # the digest of a text without words, which is a copy of nothing
 _PLAIN = dict.fromkeys([*range(0x2010, 0x2015), 0x2212], "-") | dict.fromkeys(
@@ -66,12 +68,18 @@ def copy_digest(text: str) -> int:
 
 
 def thread_digest(metadata: Mapping[str, Any]) -> int:
-    """Hash the conversation that a mail belongs to to 64 bits; 0 of any other document."""
+    """Hash the thread that a mail belongs to to 63 bits; 0 of any other document.
+
+    The lowest bit is set of an unlinked reply: its subject says that it answers a mail, but it
+    names none and so begins a thread of its own.
+    """
     thread = metadata.get("thread")
     if metadata.get("type") not in MAIL_TYPES or not isinstance(thread, str):
         return NO_THREAD
     digest = blake2b(thread.encode("utf-8", "surrogatepass"), digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True)
+    begins = thread == metadata.get("message_id")
+    is_unlinked = begins and is_answer(str(metadata.get("subject", "")))
+    return int.from_bytes(digest, "little", signed=True) & ~UNLINKED | (UNLINKED * is_unlinked)
 
 
 def copy_digests(texts: Iterable[str]) -> IntArray:
