@@ -26,7 +26,7 @@ VersionName = Annotated[str, Meta(description="Version of the index")]
 ModelName = Annotated[str, Meta(description="Name of the model")]
 Documents = Annotated[int, Meta(ge=0, description="How many documents the index has")]
 PageUnit = Annotated[str, Meta(description=f"What that page is: {', '.join(UNITS)}")]
-Place = Annotated[int, Meta(ge=0, description="Which of the texts given it is, counted from 0")]
+Place = Annotated[int, Meta(ge=0, description="Number of the text in the request, counted from 0")]
 Message = Annotated[str, Meta(description="What is wrong, and what to do")]
 
 
@@ -144,7 +144,7 @@ SearchedIndex = Annotated[
 ]
 Facets = Annotated[
     dict[str, list[Value]],
-    Meta(description="The values of each field that was asked for, most frequent first"),
+    Meta(description="The values of each field in `facets`, most frequent first"),
 ]
 
 
@@ -173,11 +173,11 @@ class Document(Answer, frozen=True, kw_only=True):
     id: DocumentId
     title: Annotated[str, Meta(description='Title of the document, "" if it has none')]
     metadata: Annotated[dict[str, Any], Meta(description="All other fields of the document")]
-    text: Annotated[str, Meta(description="Its text, or the characters that were asked for")]
+    text: Annotated[str, Meta(description="Its text, or the characters in `span`")]
     span: Annotated[Span, Meta(description="Which characters these are: `[start, stop)`")]
     length: Annotated[int, Meta(ge=0, description="Characters of the whole text")]
     original: Annotated[
-        bool, Meta(description="Whether the file that it was read from may be asked for")
+        bool, Meta(description="Whether `/originals/{id}` has the file that it was read from")
     ]
 
 
@@ -311,7 +311,9 @@ class Usage(Answer, frozen=True, kw_only=True):
 class Embedding(Answer, frozen=True, kw_only=True):
     """The vector of a text."""
 
-    object: Annotated[Literal["embedding"], Meta(description="What this is, in OpenAI's words")]
+    object: Annotated[
+        Literal["embedding"], Meta(description="Kind of this object, in OpenAI's words")
+    ]
     index: Place
     embedding: Annotated[
         list[float] | str,
@@ -322,7 +324,7 @@ class Embedding(Answer, frozen=True, kw_only=True):
 class Embeddings(Answer, frozen=True, kw_only=True):
     """The vectors of texts."""
 
-    object: Annotated[Literal["list"], Meta(description="What this is, in OpenAI's words")]
+    object: Annotated[Literal["list"], Meta(description="Kind of this object, in OpenAI's words")]
     model: ModelName
     usage: Annotated[Usage, Meta(description="How much was read")]
     data: Annotated[list[Embedding], Meta(description="The vectors, in the order of the texts")]
@@ -332,7 +334,7 @@ class Model(Answer, frozen=True, kw_only=True):
     """A name of the model."""
 
     id: Annotated[str, Meta(description="NAME for documents, NAME:query for queries")]
-    object: Annotated[Literal["model"], Meta(description="What this is, in OpenAI's words")]
+    object: Annotated[Literal["model"], Meta(description="Kind of this object, in OpenAI's words")]
     created: Annotated[
         int, Meta(ge=0, description="When the server was started, in seconds since 1970")
     ]
@@ -342,7 +344,7 @@ class Model(Answer, frozen=True, kw_only=True):
 class Models(Answer, frozen=True, kw_only=True):
     """The names of the model."""
 
-    object: Annotated[Literal["list"], Meta(description="What this is, in OpenAI's words")]
+    object: Annotated[Literal["list"], Meta(description="Kind of this object, in OpenAI's words")]
     data: Annotated[list[Model], Meta(description="The names")]
 
 

@@ -116,9 +116,7 @@ async def grep(request: Request) -> Response:
 
 
 async def outline(request: Request) -> Response:
-    """List the documents with what they are called, oldest first; if they are many, folders and
-    their numbers.
-    """
+    """List the documents with their names, oldest first; above 200, their folders with counts."""
     call = await read_call(request, OutlinePage)
 
     def work() -> Outline:

@@ -41,12 +41,12 @@ Schema = dict[str, Any]
 
 
 async def openapi(request: Request) -> Response:
-    """Describe all of this as an OpenAPI document."""
+    """Return the OpenAPI document that describes these requests."""
     return json_answer(context(request).openapi)
 
 
 async def health(request: Request) -> Response:
-    """Answer that the server is there; it only listens once indexes and model are loaded."""
+    """Answer that the server is ready; it listens only after indexes and model are loaded."""
     return json_answer(msgspec.json.encode(answer_types.Health(status="ok")))
 
 

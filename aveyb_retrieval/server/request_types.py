@@ -69,7 +69,7 @@ IndexField = Annotated[
 FilterField = Annotated[
     dict[str, Any] | None,
     Meta(
-        description="Only documents that satisfy this, of metadata, `_id` or `title`:"
+        description="Only documents that satisfy this condition on metadata, `_id` or `title`:"
         ' `{"year": {"$gte": 2020}}`',
         extra={"must_be": 'an object, such as {"year": {"$gte": 2020}}'},
     ),
@@ -117,7 +117,7 @@ class Search(OfIndex, frozen=True, kw_only=True):
     ] = None
     k: Annotated[
         Annotated[int, Meta(ge=1, le=limits.max_k)] | None,
-        description(f"How many hits. Default {DEFAULT_K}, or the most that there may be"),
+        description(f"Number of hits. Default {DEFAULT_K}, or the server's limit if that is less"),
     ] = None
     offset: Annotated[int, Meta(ge=0, le=limits.max_k)] = Options.offset
     cursor: Annotated[
@@ -148,7 +148,7 @@ class Search(OfIndex, frozen=True, kw_only=True):
     rerank: Annotated[
         Reranker,
         description(
-            '"maxsim" orders the candidates at last by late interaction; null (default) does not'
+            '"maxsim" orders the candidates again by late interaction; null (default) does not'
         ),
     ] = None
     unit: Unit = Options.unit
@@ -171,8 +171,8 @@ class Search(OfIndex, frozen=True, kw_only=True):
     sort: Annotated[
         str | None,
         description(
-            "A field that orders the hits that match, not their scores: `date`, or `-date` for"
-            " the newest first"
+            "A field that orders the matching hits in place of their scores: `date`, or `-date`"
+            " for the newest first"
         ),
     ] = None
 
@@ -205,9 +205,7 @@ class DocumentPart(OfIndex, frozen=True, kw_only=True):
     ] = None
     max_tokens: Annotated[
         Annotated[int, Meta(ge=1, le=MAX_PLACE)] | None,
-        description(
-            "End behind a sentence so that the part has about so many tokens. Default no limit"
-        ),
+        description("End the part after a sentence, at about this many tokens. Default no limit"),
     ] = None
 
 
@@ -228,7 +226,7 @@ class Grep(OfIndex, frozen=True, kw_only=True):
         not_blank(LONGEST_PATTERN),
         description("A regular expression; `^` and `$` match at lines"),
     ]
-    ignore_case: Annotated[bool, description("Whether A matches a")] = False
+    ignore_case: Annotated[bool, description("Match capitals and small letters alike")] = False
     limit: Annotated[int, Meta(ge=1, le=MOST_MATCHES), description("The most matches")] = 100
     filter: FilterField = None
 
@@ -237,11 +235,9 @@ class OutlinePage(OfIndex, frozen=True, kw_only=True):
     """Which documents are listed."""
 
     under: Annotated[
-        str | None, description("Only documents whose ids begin so, such as laws/")
+        str | None, description("Only documents whose ids begin with this, such as laws/")
     ] = None
-    offset: Annotated[
-        int, Meta(ge=0, le=MAX_PLACE), description("Leave out so many of the first")
-    ] = 0
+    offset: Annotated[int, Meta(ge=0, le=MAX_PLACE), description("Number of documents to skip")] = 0
 
 
 class BoxesOf(OfIndex, frozen=True, kw_only=True):
@@ -328,7 +324,7 @@ class Embed(Request, frozen=True, kw_only=True):
     ] = None
     user: Annotated[
         str | None,
-        description("Makes no difference: keys and addresses tell clients apart"),
+        description("Ignored: keys and addresses identify clients"),
     ] = None
 
 
@@ -352,19 +348,15 @@ class Rerank(Request, frozen=True, kw_only=True):
         items(limits.max_batch),
         description("What is ordered: texts, or objects that have one"),
     ]
-    model: Annotated[str | None, description("Makes no difference: there is one")] = None
+    model: Annotated[str | None, description("Ignored: the server has one model")] = None
     top_n: Annotated[
         Annotated[int, Meta(ge=1, le=MAX_GRANTED)] | None,
         description("How many of the best to give. Default all"),
     ] = None
     return_documents: Annotated[bool, description("Repeat the texts in the answer")] = False
-    max_tokens_per_doc: Annotated[
-        Granted, description("Makes no difference: texts are read whole")
-    ] = None
-    max_chunks_per_doc: Annotated[
-        Granted, description("Makes no difference: texts are read whole")
-    ] = None
-    priority: Annotated[Granted, description("Makes no difference: requests run in turn")] = None
+    max_tokens_per_doc: Annotated[Granted, description("Ignored: texts are read whole")] = None
+    max_chunks_per_doc: Annotated[Granted, description("Ignored: texts are read whole")] = None
+    priority: Annotated[Granted, description("Ignored: clients take turns")] = None
 
 
 class Nothing(Request, frozen=True, kw_only=True):

@@ -237,54 +237,53 @@ class Hit:
     """One document found, or one passage with `unit="passage"`.
 
     The text, metadata, highlights, the best sentence, headings and pages are read when they are
-    first asked for, texts and metadata for all hits of the search at once, from the version that
-    was searched. Where that cannot be read any more, as the retriever was closed or the files are
-    gone, this is an error: `detach` makes a copy that has all, as `copy` and `pickle` do.
+    first used, texts and metadata for all hits of the search at once, from the version that was
+    searched. If the retriever has been closed, or the files were deleted, this is an error.
+    `detach`, `copy` and `pickle` make a copy that has read everything.
 
     Attributes:
-        id: Of the document.
-        score: What orders the hits, higher is better: the cosine in "dense" mode, BM25 in "lexical"
-            mode; in "hybrid" mode the fused score for documents and the confidence for passages;
-            what a cross-encoder gave, if there is one; with "maxsim", the fused score and that.
-            A score that would contradict the order of the page is lowered to the one before.
+        id: Id of the document.
+        score: Orders the hits, higher is better. "dense" mode: the cosine. "lexical" mode: BM25.
+            "hybrid" mode: the fused score for documents, the confidence for passages. With a
+            cross-encoder, its score; with "maxsim", the fused score plus MaxSim. A score that
+            would contradict the order of the page is lowered to the one before.
         text: The whole text of the document.
         title: Its title.
         metadata: Its other fields.
-        passage: The text of the best passage; None where the index has no passages or the document
-            no text.
+        passage: The text of the best passage; None if the index has no passages or the document no
+            text.
         span: Its characters `[start, end)` in `text`.
         passages: The best passages, best first; one with `unit="passage"`.
-        heading: The nearest heading over the best passage's best sentence, "" where there is none.
+        heading: The nearest heading above the best passage's best sentence, "" if there is none.
         headings: All headings that parts of the best passage are under, in order.
-        context: The best passage with its neighbors, None unless asked for.
+        context: The best passage with its neighbors; None unless the search has `context`.
         context_span: Its characters `[start, end)` in `text`.
         confidence: The estimated probability that the best passage answers the query, 0 to 1,
             comparable between queries ("hybrid" mode only, else None). It is calibrated for the
-            best hit, and too high for those below: docs/ranking.md has the figures.
-        duplicates: Ids of the documents that say the same, or in which the same passage was found,
-            and that were folded into this hit, as far as they rank above the last hit.
+            best hit, and too high for the hits after it: docs/ranking.md has the figures.
+        duplicates: Ids of the documents with the same text or passage that were folded into this
+            hit, as far as they rank above the last hit.
         earlier: Ids of the mails of the same conversation that state the same matter and are older,
             newest first: they were folded into this hit.
         date: The document's date as its metadata have it: the first of `date`, `published`,
             `created` that is there; None without.
         author: Its sender or author: the first of `from`, `author`, `authors`, `sender`, `creator`;
             None without.
-        scores: What the score was made of: "dense" (cosine), "lexical" (BM25), "passage" (of a
-            document: the highest score of a passage by itself, which may be another than the one
-            shown), "maxsim" or "cross-encoder", "boost".
-        page: The page of the best passage's best sentence, counted from 1; None where the document
-            has no pages.
-        page_label: What the document calls that page, such as "iv".
-        page_unit: What it is: one of `aveyb_retrieval.documents.records.UNITS`.
+        scores: The parts of the score: "dense" (cosine), "lexical" (BM25), "passage" (of a
+            document: the highest score of one passage, perhaps not the one shown), "maxsim" or
+            "cross-encoder", "boost".
+        page: The page of the best passage's best sentence, counted from 1; None if the document has
+            no pages.
+        page_label: The document's own name of that page, such as "iv".
+        page_unit: The kind of page: one of `aveyb_retrieval.documents.records.UNITS`.
         pages: The first and the last page of the best passage.
-        highlights: The characters `[start, stop)` in `text` of the query's words, as the index's
-            rules of language find them, ascending: in the passages and the context given, or in the
-            first 10,000 characters of a document without passages. Empty where a vector was
-            searched for.
-        best_sentence: The characters in `text` of the best passage's sentence that comes nearest to
-            the query's words: `aveyb_retrieval.indexes.search.sentences` says how. None where a
-            vector was searched for, or only words and the passage holds none.
-        index: The name of its index where several are searched together, else None.
+        highlights: The characters `[start, stop)` in `text` of the query's words, found by the
+            index's rules of language, ascending: in the passages and the context, or in the first
+            10,000 characters of a document without passages. Empty in a search for vectors.
+        best_sentence: The characters in `text` of the best passage's sentence that is nearest to
+            the query (`aveyb_retrieval.indexes.search.sentences`). None in a search for vectors,
+            and in a search by words alone if the passage has none of them.
+        index: The name of its index if several are searched together, else None.
     """
 
     id: str

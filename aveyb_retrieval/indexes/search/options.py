@@ -42,50 +42,49 @@ class SearchOptions(TypedDict, total=False):
 
     Attributes:
         filter: Only documents that satisfy this: see `aveyb_retrieval.indexes.store.filters`.
-        ids: Only these documents, by id: up to 10,000; those that are not there do not matter.
-        offset: Leave out so many of the best hits: the `k` after them are given. Default 0.
+        ids: Only the documents of these ids, up to 10,000. Unknown ids are ignored.
+        offset: Number of the best hits to skip; the next `k` are returned. Default 0.
         mode: "hybrid" (vectors and words, fused; default), "dense" (vectors) or "lexical" (words,
             BM25).
-        granularity: Which vectors rank: "document", "passage" or "both" (the better of the two);
-            None is what the index has.
-        fusion: "weighted" (scores by vectors and by words, each as a share of the best one's, and
-            the score of the best passage; default) or "rrf" (reciprocal ranks).
-        weight: Of the vectors in weighted fusion, 0 to 1; the words get the rest. Default 0.5.
-        rerank: What orders the candidates at last: "maxsim" (late interaction, added to the score
-            of a hybrid search; with the token vectors that the index keeps, else the candidates are
-            encoded again), "token-vectors" (the same, but an error where the index keeps none), a
-            sentence-transformers `CrossEncoder`, its name or its folder; None (default) for
-            nothing.
-        unit: What is found: "document" (default), or "passage": the best passages of all documents.
-        per_document: With passages, at most this many of one document; None (default) for any
-            number.
-        diversity: With passages, 0 (default) to 1: how much a passage that resembles a better one
-            is put back (maximal marginal relevance, Carbonell and Goldstein 1998, over passage
+        granularity: The vectors that rank: "document", "passage" or "both" (the better of the two).
+            None: all that the index has.
+        fusion: "weighted" (default): the scores by vectors and by words, each divided by its
+            maximum, and the score of the best passage. "rrf": reciprocal ranks.
+        weight: Weight of the vectors in weighted fusion, 0 to 1; the words have the rest. Default
+            0.5.
+        rerank: Orders the candidates again. "maxsim": late interaction, added to the score of a
+            hybrid search, with the token vectors of the index, or else the candidates are encoded
+            again. "token-vectors": the same, but an error if the index has none. Or a
+            sentence-transformers `CrossEncoder`, its name or its folder. None (default): nothing.
+        unit: "document" (default) finds documents, "passage" the best passages of all documents.
+        per_document: With passages, at most this many of one document. None (default): no limit.
+        diversity: With passages, 0 (default) to 1: how much a passage is lowered that resembles a
+            better one (maximal marginal relevance, Carbonell and Goldstein 1998, over passage
             vectors).
-        fold: Whether copies of a better document, or of a better passage, are left out and named in
-            `Hit.duplicates`: those with the same words, whatever their case, spaces and
-            punctuation. Of mails of one conversation that state the same matter, the newest stands
-            for the others, which `Hit.earlier` names. Default True.
-        min_score: Leave out hits below this: on the scale of `Hit.confidence` (0 to 1) in a hybrid
-            search without `rerank`, else of `Hit.score`. Where the confidence is not known, none
-            are left out.
-        passages: How many passages to give with each document. Default 1.
-        context: Also give the passage with this many neighbors on each side; None (default) does
-            not.
-        candidates: How many documents or passages each ranking, by vectors and by words, gives to
-            the first step of fusion and reranking. Where more hits are asked for than it leaves, a
-            second step takes four times as many, and so on: what it finds is ranked behind. Does
-            not matter in a search by words alone whose order nothing changes again; at most 25
-            count in such a search for documents by vectors. Default 100.
-        exact: Score every vector instead of asking the index. Default False.
+        fold: Whether copies of a better document or passage are left out and named in
+            `Hit.duplicates`. Copies have the same words, whatever their case, spaces and
+            punctuation. If several mails of one conversation state the same matter, the newest is
+            the hit, and `Hit.earlier` names the others. Default True.
+        min_score: Leave out hits with a lower `Hit.confidence` (0 to 1) in a hybrid search without
+            `rerank`, or else with a lower `Hit.score`. If the confidence is not known, none are
+            left out.
+        passages: Number of passages of each document. Default 1.
+        context: Number of neighbors on each side that `Hit.context` adds to the passage. None
+            (default): no context.
+        candidates: Number of documents or passages that each ranking, by vectors and by words,
+            gives to the first step of fusion and reranking. If it leaves fewer hits than needed,
+            each further step takes four times as many, and ranks the new ones after the others. A
+            search by words alone that nothing reorders ignores it, and such a search for documents
+            by vectors takes at most 25. Default 100.
+        exact: Score every vector instead of searching FAISS's files. Default False.
         operators: Whether signs in the query are conditions: "a phrase", +must, -mustnot, begin*
             and typo~, as `aveyb_retrieval.indexes.search.operators` says. Default False: they are
             text.
         boost: Weights of fields of numbers or, with half-lives, of dates, that move the candidates
             after `rerank` and `min_score`: see `aveyb_retrieval.indexes.search.boost`.
-        sort: A field by which the hits that match are ordered, not by their scores: "date" for the
-            oldest first, "-date" for the newest. What matches,
-            `aveyb_retrieval.indexes.search.sorting` says. None (default) orders by scores.
+        sort: A field that orders the matching hits in place of their scores: "date" for the oldest
+            first, "-date" for the newest. `aveyb_retrieval.indexes.search.sorting` says which hits
+            match. None (default): the order of scores.
     """
 
     filter: Filter | None

@@ -54,22 +54,21 @@ class QuoteCheck:
     """What became of one quotation.
 
     Attributes:
-        quote: its words, as the answer has them.
+        quote: Its words, as the answer has them.
         verdict: "found"; "altered" (a passage holds at least three fifths of its words near each
             other, but not the same words in the same order); "elsewhere" (found, but not in the hit
             that `[n]` names, or in no hit); "absent".
-        position: where it begins in the answer, in characters.
-        id: of the document; None where it is absent.
-        span: its characters `[start, end)` in the document's text, from the first word to the last.
-        stored: the words that stand there.
-        differences: pairs of words, of the answer and stored ones, that differ; one of a pair may
-            be "".
-        page: the page of the first word, counted from 1; None where the document has no pages.
-        place: that page in words, as `Hit.place`.
-        sha256: of the document's file, where it was read from one.
-        version: of the index.
-        mark: the number in `[n]` beside it; of several that of the document, or else the first.
-        index: The name of the document's index where several are read together, else None.
+        position: Its first character in the answer, counted from 0.
+        id: Id of the document; None if the quotation is absent.
+        span: Its characters `[start, end)` in the document's text, from the first word to the last.
+        stored: The document's words in `span`.
+        differences: Pairs of an answer's and a stored word that differ; one of a pair may be "".
+        page: The page of the first word, counted from 1; None if the document has no pages.
+        place: That page in words, as `Hit.place`.
+        sha256: SHA-256 of the document's file, if it was read from one.
+        version: Version of the index.
+        mark: The number in `[n]` next to it; of several, that of the document, or else the first.
+        index: The name of the document's index if several are read together, else None.
     """
 
     quote: str

@@ -86,11 +86,11 @@ class Match:
     """Where an expression matches.
 
     Attributes:
-        id: of the document.
-        title: its title.
-        span: the characters `[start, end)` of the match in its text.
-        line: the line around the match, at most `CONTEXT` characters on either side.
-        page: the page of the match, counted from 1; None where the document has no pages.
+        id: Id of the document.
+        title: Title of the document.
+        span: The characters `[start, end)` of the match in its text.
+        line: The line around the match, at most `CONTEXT` characters on either side.
+        page: The page of the match, counted from 1; None if the document has no pages.
     """
 
     id: str
