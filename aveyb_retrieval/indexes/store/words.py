@@ -489,7 +489,8 @@ class Language:
 
     def _plain(self, run: str) -> str | None:
         """A run that is one word, as most are, without case; None where there may be more in it."""
-        if not (run.isascii() and (run.islower() or run.istitle())):
+        is_one_case = run.islower() or run.istitle() or run.isupper() or run.isdigit()
+        if not (run.isascii() and is_one_case):
             return None
         word = run.lower() if not self._turkish else spelled(run, turkish=True)
         return word if word.isascii() else None
