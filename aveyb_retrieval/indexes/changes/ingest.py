@@ -140,10 +140,20 @@ def make_rows(
     codes_of_texts = languages.of([text for _, text, _, _ in texts])
     of_texts, in_passages, forms = words_by_language(encoding, codes_of_texts, texts)
     of_passages = np.maximum(pc.count_substring(in_passages, " ").to_numpy() - 1, 0)
-    documents, codes, first = list[dict[str, Any]](), list[bytes](), 0
+    bounds = np.concatenate([spans for _, _, spans, _ in texts])
+    owners = np.repeat(np.arange(len(made)), [len(spans) for _, _, spans, _ in texts])
+    characters = np.bincount(owners, bounds[:, 1] - bounds[:, 0], len(made)).astype(np.int64)
+    words = np.bincount(owners, of_passages, len(made)).astype(np.int64)
+    documents, codes = list[dict[str, Any]](), list[bytes]()
     weights = list[FloatArray]()
-    for doc, (record, encoded, tokens), (_, _, spans, _), code in zip(
-        itertools.count(first_doc), made, texts, codes_of_texts, strict=False
+    for doc, (record, encoded, tokens), (_, _, spans, _), code, character_count, word_count in zip(
+        itertools.count(first_doc),
+        made,
+        texts,
+        codes_of_texts,
+        characters.tolist(),
+        words.tolist(),
+        strict=False,
     ):
         own = getattr(encoded, "weights", None)  # not every model knows them
         weights.append(np.ones(len(spans), np.float32) if own is None else own[: len(spans)])
@@ -160,13 +170,12 @@ def make_rows(
                 "passages": len(spans),
                 "tokens": encoded.n_tokens,
                 "cut_tokens": encoded.n_cut,
-                "characters": int((spans[:, 1] - spans[:, 0]).sum()),
-                "words": int(of_passages[first : first + len(spans)].sum()),
+                "characters": character_count,
+                "words": word_count,
                 CALLED: None,
                 **metadata_columns(record),
             }
         )
-        first += len(spans)
         if tokens is not None:
             ranges = (
                 tokens.ranges.tolist()
@@ -181,7 +190,10 @@ def make_rows(
         for (_, text, spans, _), of_text in zip(texts, copies.tolist(), strict=True)
         for digest in passage_copy_digests(text, spans, of_text)
     ]
-    bounds = np.concatenate([spans for _, _, spans, _ in texts])
+    repeated = [
+        repetitions(record.title, text, spans)
+        for (record, *_), (_, text, spans, _) in zip(made, texts, strict=True)
+    ]
     columns: dict[str, dict[str, Any]] = {
         "texts": {
             "doc": numbers,
@@ -206,23 +218,16 @@ def make_rows(
             ),
             COPY: np.array(copies_of_passages, np.int64),
             WEIGHT: np.concatenate(weights),
-            SHARE: np.concatenate(
-                [
-                    passage_shares(record.title, text, spans)
-                    for (record, *_), (_, text, spans, _) in zip(made, texts, strict=True)
-                ]
-            ),
+            SHARE: _SHARES[np.concatenate(repeated)],
             WORDS: in_passages,
         },
     }
     if encoding.token_codec is not None:
         columns["texts" if encoding.tokens_of == "document" else "passages"][CODES] = codes
     kind = shaped["vectors"].field(VECTOR).type
-    own = [
-        doc
-        for doc, (_, encoded, _) in enumerate(made if "document" in encoding.kinds else ())
-        if not (with_passages and _is_of_passage(encoded))
-    ]
+    of_passage = _of_passage(made) if with_passages else set()
+    with_document = range(len(made) if "document" in encoding.kinds else 0)
+    own = [doc for doc in with_document if doc not in of_passage]
     vectors = np.array([made[doc][1].vector for doc in own]).reshape(len(own), encoding.dim)
     columns["vectors"] = {"doc": numbers[own], VECTOR: fixed_lists(vectors, kind)}
     if with_passages:
@@ -241,11 +246,7 @@ def make_rows(
     )
 
 
-def passage_shares(title: str, text: str, spans: IntArray) -> FloatArray:
-    """How much passages, characters `[n, 2]` of a text, count, float32 `[n]`."""
-    return _SHARES[repetitions(title, text, spans)]
-
-
+# how much passages count
 _SHARES = np.empty(len(Repetition), np.float32)
 _SHARES[Repetition.OWN] = 1
 _SHARES[Repetition.FORWARDED] = FORWARDED_SHARE
@@ -297,11 +298,15 @@ def names_by_language(
     ]
 
 
-def _is_of_passage(encoded: Encoded) -> bool:
-    """Whether the vector of a document is that of its only passage, but for rounding."""
-    return len(encoded.passages) == 1 and bool(
-        np.abs(encoded.vector - encoded.passages[0]).max(initial=0) <= MAX_ROUNDING
-    )
+def _of_passage(made: Sequence[Made]) -> set[int]:
+    """The places of documents whose vector is that of their only passage, but for rounding."""
+    alone = [doc for doc, (_, encoded, _) in enumerate(made) if len(encoded.passages) == 1]
+    if not alone:
+        return set()
+    vectors = np.stack([made[doc][1].vector for doc in alone])
+    passages = np.concatenate([made[doc][1].passages for doc in alone])
+    is_same = np.abs(vectors - passages).max(axis=1, initial=0) <= MAX_ROUNDING
+    return {alone[place] for place in np.flatnonzero(is_same).tolist()}
 
 
 def place_of(path: str) -> str:
