@@ -6,6 +6,7 @@ They come from `exclude`, and from files `.aveybignore` in the folder and the fo
 from __future__ import annotations
 
 import re
+import warnings
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 from aveyb_retrieval.documents.readers.encodings import decode
 from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.records import Notice, path_text
-from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.errors import ConfigError, plural, shortened
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
 IGNORE_FILE = ".aveybignore"
+_MAX_STARS = 4  # of a pattern: time grows with that power of a name's length
+_STARS = re.compile(r"\*+")
+_SET = re.compile(r"\\.|\[[!^]?+\]?+(?:\\.|[^\]\\])*+\]", re.DOTALL)
+_CLASS = re.compile(r"\[\^?!?[^\]]*\[:\w+:\]")  # of POSIX: pathspec would take it for letters
+_LONGEST_SHOWN = 60  # characters of a bad pattern
 
 
 def check_patterns(patterns: object) -> None:
@@ -28,7 +34,7 @@ def check_patterns(patterns: object) -> None:
     if isinstance(patterns, str) or not isinstance(patterns, (list, tuple)):
         raise ConfigError(f"exclude={patterns!r}: must be a list of patterns, such as ['old/']")
     for pattern in patterns:
-        if not isinstance(pattern, str) or _spec((pattern,)) is None:
+        if not isinstance(pattern, str) or not _is_pattern(pattern):
             raise ConfigError(
                 f"exclude: {pattern!r} is not a pattern; write it as in a .gitignore file"
             )
@@ -63,13 +69,10 @@ class Exclusion:
         except Unreadable as reason:
             self.notices.append(Notice(file_name, f"not used: {reason}", left_out=False))
             return
-        good: list[str] = []
-        for number, line in enumerate(lines, start=1):
-            if _spec((line,)) is None:
-                bad = f"line {number}: {line!r} is not a pattern, and is passed over"
-                self.notices.append(Notice(file_name, bad, left_out=False))
-            else:
-                good.append(line)
+        bad = {number: line for number, line in enumerate(lines, start=1) if not _is_pattern(line)}
+        if bad:
+            self.notices.append(Notice(file_name, _passed_over(bad), left_out=False))
+        good = (line for number, line in enumerate(lines, start=1) if number not in bad)
         spec = _spec(tuple(good))
         if spec is not None:
             self._specs[prefix] = spec
@@ -92,12 +95,39 @@ class Exclusion:
         return False
 
 
+def _passed_over(bad: dict[int, str]) -> str:
+    """Say which lines of a file are no patterns, by their numbers."""
+    number, line = next(iter(bad.items()))
+    first = f"line {number}: {shortened(repr(line), _LONGEST_SHOWN)} is not a pattern"
+    if len(bad) == 1:
+        return f"{first}, and is passed over"
+    return f"{plural(len(bad), 'line')} are no patterns, and are passed over; {first}"
+
+
+def _is_pattern(line: str) -> bool:
+    """Whether a line is a pattern, a comment or empty.
+
+    A bracket that is not closed, and classes of POSIX, would match nothing or something else. Many
+    stars could take hours for one name.
+    """
+    if line.startswith("#"):
+        return True
+    stars = _STARS.findall(line)
+    if len(stars) > _MAX_STARS or max(map(len, stars), default=0) > len("**"):
+        return False
+    if "[" in _SET.sub("", line) or _CLASS.search(line):
+        return False
+    return _spec((line,)) is not None
+
+
 @lru_cache
 def _spec(patterns: tuple[str, ...]) -> GitIgnoreSpec | None:
     """Compile patterns; None where one of them is none."""
     from pathspec import GitIgnoreSpec
 
-    try:
-        return GitIgnoreSpec.from_lines(patterns)
-    except (ValueError, re.error):
-        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of a bracket in brackets, which is a sign
+        try:
+            return GitIgnoreSpec.from_lines(patterns)
+        except (ValueError, re.error):
+            return None

@@ -37,10 +37,11 @@ def drawn(
     turn: int = 0,
     spacing: float = 1.4,
     height: int = 34,
+    top: int = 60,
 ) -> Image.Image:
     """A picture of paragraphs, turned counter-clockwise by so many degrees."""
     picture = Image.new("L", size, 250)
-    pen, font, y = ImageDraw.Draw(picture), ImageFont.load_default(height), 60
+    pen, font, y = ImageDraw.Draw(picture), ImageFont.load_default(height), top
     for paragraph in text.split("\n\n"):
         for line in textwrap.wrap(paragraph, 60):
             pen.text((90, y), line, font=font, fill=15)

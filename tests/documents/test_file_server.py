@@ -80,7 +80,11 @@ def test_a_folder_below_may_hold_patterns_too(tmp_path: Path) -> None:
     assert "sub/keep/e.txt" not in ids(folder, exclude=("keep/",))
 
 
-@pytest.mark.parametrize("bad", ["!", "a\\", "[z-a]"])
+BAD_PATTERNS = ["!", "a\\", "[z-a]", "[bad", "*.t[xt", "[]", "[!]x", "[[:alpha:]].md", "***"]
+BAD_PATTERNS += ["*a*a*a*a*a", "**/a/**/b/**/c/*/d/*"]
+
+
+@pytest.mark.parametrize("bad", BAD_PATTERNS)
 def test_a_line_that_is_no_pattern_costs_itself(tmp_path: Path, bad: str) -> None:
     folder = put(tmp_path / "docs", {**TREE, ".aveybignore": f"old/\n{bad}\n*.txt\n"})
     assert ids(folder) == ["plan.draft.md", "plan.md"]
@@ -92,6 +96,15 @@ def test_a_line_that_is_no_pattern_costs_itself(tmp_path: Path, bad: str) -> Non
         build_index(folder, tmp_path / "ix", model=FakeEmbedder(), exclude=[bad])
     with pytest.raises(ConfigError, match="list of patterns"):
         build_index(folder, tmp_path / "ix", model=FakeEmbedder(), exclude="old/")
+
+
+def test_many_lines_that_are_no_patterns_are_one_notice(tmp_path: Path) -> None:
+    lines = ["[" + "x" * 200, "# no [ pattern", "*.txt", "[", r"\[old", "[[]old", "[a"]
+    folder = put(tmp_path / "docs", {**TREE, ".aveybignore": "\n".join(lines)})
+    assert "plan.md" in ids(folder) and not any(name.endswith(".txt") for name in ids(folder))
+    (reason,) = (n.reason for n in list_folder(folder).notices if not n.harmless)
+    assert reason.startswith("3 lines are no patterns, and are passed over; line 1: '[xxx")
+    assert len(reason) < 200
 
 
 def test_a_sync_keeps_what_the_build_was_given(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ harbour tenant notice bridge water letter engineer station survey ground winter 
 garden school morning paper window council income stone river channel contract pressure valve summer
 report teacher village silver yellow between
 """
+_SIZE, _BELOW_STAMPS = (1240, 760), 120  # pixels: no line is cut, nor printed over by a stamp
 READ_SHARE = 0.9  # of the words of a page that OCR may be asked for, of clean type
 
 
@@ -54,7 +55,8 @@ def random_file(rng: random.Random, kind: str) -> tuple[bytes, list[str]]:
     pictures = [
         drawn(
             text,
-            size=(1240, 420),
+            size=_SIZE,
+            top=_BELOW_STAMPS,
             turn=rng.choice(turns),
             spacing=rng.choice((1.3, 1.5, 1.9)),
             height=rng.choice((26, 30, 34)),

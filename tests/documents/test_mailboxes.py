@@ -8,11 +8,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aveyb_retrieval import Retriever, build_index, sync_index
+from aveyb_retrieval.documents.corpus import read_corpus
 from aveyb_retrieval.documents.readers.mailbox import (
     looks_like_mailbox,
     message_bytes,
     message_parts,
 )
+from aveyb_retrieval.documents.reading import Reading
+from aveyb_retrieval.documents.records import Record, Rejected
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -141,6 +144,31 @@ def test_what_is_no_mail_in_a_mailbox_costs_the_others_nothing(
     report = build_index(folder, tmp_path / "i", model=FakeEmbedder(), on_error="skip")
     assert report.documents == 2
     assert any("box.mbox" in notice.path for notice in report.notices) or report.rejected == 1
+
+
+def test_a_message_that_is_too_long_costs_itself_and_equal_ones_are_one(folder: Path) -> None:
+    pump = mail("Pump", "It leaks.", Message_ID="<1@a>")
+    messages = [
+        *(pump, mail("Film", "frames " * 5000, Message_ID="<2@a>")),
+        *(mail("Pump", "It does not.", Message_ID="<1@a>"), pump),
+        *(mail("Pump", "It does not.", Message_ID="<1@a>"), mail("Seal", "It came.")),
+    ]
+    (folder / "box.mbox").write_bytes(mbox(*messages))
+    items = list(read_corpus(folder, Reading(max_line=20_000)))
+    (rejected,) = (item for item in items if isinstance(item, Rejected))
+    assert rejected.location.source.endswith("box.mbox/2@a")
+    assert rejected.reason.startswith("more than 20,000 characters (--max-line")
+    texts = [item.text.strip().split("\n\n")[-1] for item in items if isinstance(item, Record)]
+    assert sorted(texts) == ["It came.", "It does not.", "It leaks."]
+
+
+def test_first_lines_are_found_at_the_start_and_behind_either_blank_line() -> None:
+    message = LINE + b"Subject: x\n\nFrom here\nFrom there\n\n"
+    data = message + message.replace(b"x", b"y") + message.replace(b"\n", b"\r\n")
+    starts = [part.start for part in message_parts(data + b"\n" + LINE + b"Subject: z\n")]
+    assert starts == [0, len(message), 2 * len(message), len(data) + 1]
+    headless = b"Subject: x\n\nwords\n\n" + message
+    assert [part.start for part in message_parts(headless)] == [0, len(headless) - len(message)]
 
 
 def test_an_empty_mailbox_is_called_empty(folder: Path, tmp_path: Path) -> None:

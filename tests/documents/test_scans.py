@@ -22,6 +22,7 @@ from aveyb_retrieval.documents.readers import kinds, pdf, process
 from aveyb_retrieval.documents.readers.filetext import Unreadable, Unrecognized
 from aveyb_retrieval.documents.readers.known_words import is_doubtful
 from aveyb_retrieval.documents.readers.limits import Limits
+from aveyb_retrieval.documents.readers.ocr import read_picture
 from aveyb_retrieval.documents.readers.ocr_text import (
     DIVISION,
     PictureText,
@@ -239,6 +240,14 @@ def many_pages(count: int) -> bytes:
     return out
 
 
+WRITTEN_TABLE = """
+def written(row):
+    names = "conf block_num par_num line_num left top width height text level page_num word_num"
+    with open(sys.argv[2] + ".tsv", "w") as table:
+        for line in (names, row + " words 5 1 1"): table.write(line.replace(" ", "\\t") + "\\n")
+"""
+
+
 @NEEDS_TESSERACT
 @pytest.mark.parametrize(
     ("script", "reason"),
@@ -247,12 +256,18 @@ def many_pages(count: int) -> bytes:
         ("os.kill(os.getpid(), 11)", "tesseract failed: -11"),
         ("sys.stderr.write('no memory\\n'); sys.exit(3)", "tesseract failed: no memory"),
         ("pass", "tesseract cannot be run ("),
+        ("written('96 1 1 1 wide 20 30 10')", "tesseract gave no table of words ("),
+        ("written('nan 1 1 1 10 20 30 10')", "tesseract gave no table of words ("),
+        (
+            "open(sys.argv[2] + '.tsv', 'wb').write(bytes([255] * 99))",
+            "tesseract gave no table of words (",
+        ),
     ],
 )
 def test_a_tesseract_that_hangs_or_crashes_costs_its_pages(
     script: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("PATH", pretended_tesseract(tmp_path / "bin", script))
+    monkeypatch.setenv("PATH", pretended_tesseract(tmp_path / "bin", WRITTEN_TABLE + script))
     folder = tmp_path / "docs"
     folder.mkdir()
     picture = drawn(WORDS)
@@ -295,6 +310,19 @@ def test_a_tesseract_that_does_not_answer_is_none(
     (tmp_path / "tesseract").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     assert installed_languages() == []
+
+
+def test_a_tesseract_that_hangs_is_asked_for_its_languages_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aveyb_retrieval.documents.readers.ocr._ANSWER_SECONDS", 1)
+    (tmp_path / "tesseract").write_text(f"#!/bin/sh\necho x >> {tmp_path}/asked\nsleep 30\n")
+    (tmp_path / "tesseract").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for _ in range(3):
+        with pytest.raises(Unrecognized, match="OCR needs tesseract"):
+            read_picture(drawn(WORDS), Limits())
+    assert (tmp_path / "asked").read_text() == "x\n"
 
 
 @NEEDS_TESSERACT

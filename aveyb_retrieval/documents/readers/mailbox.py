@@ -22,6 +22,7 @@ _BOUNDARY = re.compile(
     rb"(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\n]*\n(?=[!-9;-~]+:)"
     rb"|(?:\A|(?<=\n\n)|(?<=\n\r\n))From [^\n]*\d:\d\d[^\n]*\d{4}[^\n]*\n"
 )
+_FIRST_WORD = b"\nFrom "
 _ESCAPED_FROM = re.compile(rb"^>(>*From )", re.MULTILINE)
 _HEADERS = 1 << 16  # bytes of a message in which its id is looked for
 _MESSAGE_ID = re.compile(
@@ -64,20 +65,48 @@ def messages_of(path: Path) -> Iterator[MessagePart]:
 
 def message_parts(data: mmap.mmap | bytes) -> Iterator[MessagePart]:
     """Yield the messages of the contents of an MBOX file, as `messages_of` does."""
-    starts = [boundary.start() for boundary in _BOUNDARY.finditer(data)]
+    starts = list(_boundaries(data))
     if not starts or starts[0] > 0:
         starts.insert(0, 0)
-    names: dict[str, bytes] = {}
+    first_parts: dict[str, MessagePart] = {}
+    digests: dict[str, bytes] = {}  # of those whose name is there again
     for start, stop in zip(starts, [*starts[1:], len(data)], strict=True):
-        head = _without_first_line(data[start : min(stop, start + _HEADERS)])
-        found = _MESSAGE_ID.search(_END_OF_HEADERS.split(head, maxsplit=1)[0])
-        digest = hashlib.sha256(message_bytes(data[start:stop])).digest()
-        name = found[1].decode("utf-8", "replace").replace("/", "%2F") if found else ""
-        if not name or names.get(name, digest) != digest:
+        name = _message_id(data, start, stop)
+        if name in first_parts or not name:
+            digest = _digest(data, start, stop)
+            if name and name not in digests:
+                digests[name] = _digest(data, *first_parts[name][1:])
+            if digests.get(name) == digest:
+                continue
             name = f"{name}#{digest.hex()[:_HASHED]}".lstrip("#")
-        if name not in names:
-            names[name] = digest
-            yield MessagePart(name, start, stop)
+        if name not in first_parts:
+            first_parts[name] = MessagePart(name, start, stop)
+            yield first_parts[name]
+
+
+def _boundaries(data: mmap.mmap | bytes) -> Iterator[int]:
+    """Where messages begin. The first lines are looked for as bytes: an expression takes minutes
+    for gigabytes.
+    """
+    if _BOUNDARY.match(data):
+        yield 0
+    position = data.find(_FIRST_WORD)
+    while position >= 0:
+        start = position + 1
+        if _BOUNDARY.match(data, start):
+            yield start
+        position = data.find(_FIRST_WORD, start)
+
+
+def _message_id(data: mmap.mmap | bytes, start: int, stop: int) -> str:
+    """The Message-ID of a message as a part of a path; "" without one."""
+    head = _without_first_line(data[start : min(stop, start + _HEADERS)])
+    written = _MESSAGE_ID.search(_END_OF_HEADERS.split(head, maxsplit=1)[0])
+    return written[1].decode("utf-8", "replace").replace("/", "%2F") if written else ""
+
+
+def _digest(data: mmap.mmap | bytes, start: int, stop: int) -> bytes:
+    return hashlib.sha256(message_bytes(data[start:stop])).digest()
 
 
 def _without_first_line(data: bytes) -> bytes:
@@ -86,7 +115,9 @@ def _without_first_line(data: bytes) -> bytes:
 
 def message_bytes(data: bytes) -> bytes:
     """Return a message of an MBOX file as it was sent, without the blank line behind it."""
-    message = _ESCAPED_FROM.sub(rb"\1", _without_first_line(data))
+    message = _without_first_line(data)
+    if b">From " in message:
+        message = _ESCAPED_FROM.sub(rb"\1", message)
     for end in (b"\r\n\r\n", b"\n\n"):
         if message.endswith(end):
             return message.removesuffix(end) + end[: len(end) // 2]

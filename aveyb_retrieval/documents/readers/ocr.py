@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
+import shutil
 import subprocess
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import cache
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -53,18 +54,24 @@ class OcrConditions(NamedTuple):
 
 
 def installed_languages() -> list[str] | None:
-    """Ask Tesseract for the languages that it has data of, also "osd"; none without the program,
-    None without pytesseract.
+    """Return the languages that Tesseract has data of, also "osd"; none without the program, None
+    without pytesseract.
     """
-    if find_spec("pytesseract") is None:
-        return None
+    return None if find_spec("pytesseract") is None else _ask_languages(_program())
+
+
+def _program() -> str:
+    """The path of Tesseract; "" where it is not installed."""
     import pytesseract
 
-    command = [pytesseract.pytesseract.tesseract_cmd, "--list-langs"]
+    return shutil.which(pytesseract.pytesseract.tesseract_cmd) or ""
+
+
+def _ask_languages(program: str) -> list[str]:
     try:
         # pytesseract would wait for an answer for ever
         answer = subprocess.run(  # noqa: S603
-            command,
+            [program, "--list-langs"],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=_ANSWER_SECONDS,
@@ -77,20 +84,14 @@ def installed_languages() -> list[str] | None:
     return sorted(filter(_LANGUAGE.fullmatch, map(str.strip, lines)))
 
 
-_languages_by_path: dict[str, list[str]] = {}
+_languages_of = cache(_ask_languages)
 
 
 def _languages() -> list[str] | None:
-    """The installed languages, asked for once on each PATH: asking takes as long as a small
-    picture. Tesseract that is missing is looked for again.
+    """The installed languages, asked for once of a program: that takes as long as a small picture,
+    and longer where it hangs.
     """
-    path = os.environ.get("PATH", "")
-    if path in _languages_by_path:
-        return _languages_by_path[path]
-    languages = installed_languages()
-    if languages:
-        _languages_by_path[path] = languages
-    return languages
+    return None if find_spec("pytesseract") is None else _languages_of(_program())
 
 
 def ocr_conditions(limits: Limits) -> OcrConditions:
@@ -251,11 +252,14 @@ class _Reader:
             output_type=pytesseract.Output.DICT,
         )
         columns = (table.get(name, ()) for name in TABLE_COLUMNS)
-        return [
-            PictureWord.of_row(row, turn, self._picture.size)
-            for row in zip(*columns, strict=True)
-            if str(row[0]).strip()
-        ]
+        try:
+            return [
+                PictureWord.of_row(row, turn, self._picture.size)
+                for row in zip(*columns, strict=True)
+                if str(row[0]).strip()
+            ]
+        except ValueError as error:
+            raise _no_table(error) from None
 
     def _run(self, function: Callable[..., Any], picture: Image, **options: Any) -> Any:
         import pytesseract
@@ -271,9 +275,7 @@ class _Reader:
         except RuntimeError:  # how pytesseract says that the time is over
             raise self._too_slow() from None
         except (ValueError, KeyError, UnicodeDecodeError) as error:
-            raise Unrecognized(
-                f"tesseract gave no table of words ({one_line(str(error))})"
-            ) from None
+            raise _no_table(error) from None
 
     def _seconds_left(self) -> float:
         left = self._end - time.monotonic()
@@ -283,6 +285,10 @@ class _Reader:
 
     def _too_slow(self) -> Unrecognized:
         return Unrecognized(f"took more than {self._limits.ocr_seconds} s (--ocr-seconds)")
+
+
+def _no_table(error: Exception) -> Unrecognized:
+    return Unrecognized(f"tesseract gave no table of words ({error})")
 
 
 def _sure_letters(words: list[PictureWord]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from itertools import groupby, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -48,12 +49,15 @@ class PictureWord(NamedTuple):
         """Make a word of the `TABLE_COLUMNS` of a row of Tesseract's table.
 
         The picture of that size, `(width, height)`, was turned by so many degrees clockwise before
-        it was read.
+        it was read. Raises ValueError: a number is none.
         """
-        text, certainty, block, paragraph, line, left, top, width, height = row
+        text, certainty = str(row[0]).strip(), float(row[1])
+        if not math.isfinite(certainty):
+            raise ValueError(f"a certainty of {certainty}")
+        block, paragraph, line, left, top, width, height = map(int, row[2:])
         box = (left, top, left + width, top + height)
         lying = _turned_back(box, turn, size)
-        return cls(str(text).strip(), float(certainty), (block, paragraph, line), lying, box)
+        return cls(text, certainty, (block, paragraph, line), lying, box)
 
     @property
     def letters(self) -> int:
