@@ -451,7 +451,12 @@ class MilvusCollection(Collection):
                 "passages": whole,
                 "stored": (DataType.ARRAY, pieces),
             },
-            "passage": {"start": whole, "stop": whole, "heading": text},
+            "passage": {
+                "start": whole,
+                "stop": whole,
+                "heading": text,
+                "share": (DataType.FLOAT, {}),
+            },
         }
         shared: dict[str, tuple[Any, Row]] = {
             "facts": (

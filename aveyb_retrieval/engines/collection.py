@@ -34,6 +34,7 @@ from aveyb_retrieval.indexes.search.remembered import Remembered
 from aveyb_retrieval.indexes.store.copies import copy_digests, thread_digest
 from aveyb_retrieval.indexes.store.filters import OWN
 from aveyb_retrieval.indexes.store.languages import rules_of
+from aveyb_retrieval.indexes.store.shares import passage_shares
 from aveyb_retrieval.indexes.store.tables import (
     PARTS,
     ShownPassage,
@@ -57,8 +58,9 @@ if TYPE_CHECKING:
 
     Rows = Sequence[tuple[Record, EncodedRow]]
 
+_SHARES_REMEMBERED = 65_536  # shares of passages, of one version
 _REMEMBERED = 10_000  # values that are remembered of one version
-FORMAT = 8
+FORMAT = 9
 NOT_THERE = "the collection is not there; publish it with `aveyb-index publish`"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
@@ -219,8 +221,15 @@ class CollectionView(ABC):
         )
 
     def passage_shares(self, numbers: IntArray) -> FloatArray:
-        """See `EngineView.passage_shares`; a collection keeps none."""
-        return np.ones(len(numbers), np.float32)
+        """See `EngineView.passage_shares`; of signatures alike, none counts in full."""
+        remembered: Remembered[float] = self.remembered(
+            "shares", partial(Remembered, _SHARES_REMEMBERED)
+        )
+        shares = remembered.get(numbers.tolist(), self._read_shares)
+        return np.array([shares.get(number, 1) for number in numbers.tolist()], np.float32)
+
+    def _read_shares(self, numbers: Sequence[int]) -> dict[int, float]:
+        return dict(self.read("passage", ("number", "share"), numbers))
 
     def threads(self, docs: IntArray) -> IntArray:
         """The digests of conversations: a collection keeps none."""
@@ -427,13 +436,14 @@ class DocumentRow(NamedTuple):
 
 
 class PassageRow(NamedTuple):
-    """A passage as it is stored: its characters in the text, and its words."""
+    """A passage as it is stored: its characters in the text, its words, and how much it counts."""
 
     number: int
     start: int
     stop: int
     heading: str
     words: str
+    share: float
     vector: FloatArray
 
 
@@ -561,12 +571,19 @@ class Collection(ABC):
     ) -> tuple[DocumentRow, list[PassageRow]]:
         """What is stored of a document under a number, and of its passages."""
         rules, text = rules_of(self.version.settings.encoding), record.text
-        parts = zip(row.spans.tolist(), row.headings, row.passages, strict=True)
+        shares = passage_shares(record.title, text, row.spans).tolist()
+        parts = zip(row.spans.tolist(), row.headings, shares, row.passages, strict=True)
         passages = [
             PassageRow(
-                passage, start, stop, heading, kept_words(rules, heading, text[start:stop]), vector
+                passage,
+                start,
+                stop,
+                heading,
+                kept_words(rules, heading, text[start:stop]),
+                share,
+                vector,
             )
-            for passage, ((start, stop), heading, vector) in enumerate(
+            for passage, ((start, stop), heading, share, vector) in enumerate(
                 parts, number << PASSAGE_BITS
             )
         ]

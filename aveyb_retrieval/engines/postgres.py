@@ -263,7 +263,8 @@ COLUMNS = {  # those of `DocumentRow` and `PassageRow` but for the vector
         "number bigint PRIMARY KEY, rank bigint, id text, stored text, passages bigint, facts"
         " bigint[], bounds jsonb, words text"
     ),
-    "passage": "number bigint PRIMARY KEY, start integer, stop integer, heading text, words text",
+    "passage": "number bigint PRIMARY KEY, start integer, stop integer, heading text, words text,"
+    " share real",
 }
 _BEGIN = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _REGISTRY = """

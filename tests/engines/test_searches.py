@@ -442,3 +442,33 @@ def test_a_closed_retriever_is_an_error(collection: Collection) -> None:
     retriever.close()
     with pytest.raises(AveyBError, match="closed"):
         retriever.search("word1", mode="dense")
+
+
+def test_what_a_mail_repeats_counts_as_in_our_own_files(
+    collection: Collection, tmp_path: Path
+) -> None:
+    def mail(name: str, day: int, text: str) -> dict[str, Any]:
+        date = f"2026-05-{day:02}T08:00:00+00:00"
+        about = {"type": "mail", "thread": "a@x", "date": date}
+        return {"_id": name, "title": "Zinc", "text": f"From: Ada\nDate: {date}\n\n{text}", **about}
+
+    price = "The zinc plates of the hull are paid with 40 crowns in May."
+    quotation = "\n".join(f"> {line}" for line in price.splitlines())
+    mails = [
+        mail("price", 1, price),
+        mail("thanks", 2, f"Thank you for all of it.\n\nOn 1 May 2026 Ada wrote:\n\n{quotation}\n"),
+    ]
+    others = [{"_id": f"n{n}", "text": f"word{n} word17 of the yard"} for n in range(12)]
+    collection.publish([*mails, *others])
+    own = LocalStand(tmp_path).collection()
+    own.publish([*mails, *others])
+    options: Any = {"k": 5, "fold": False, "unit": "passage"}
+    query = "zinc plates crowns"
+    found, wanted = (held.load().search(query, **options) for held in (collection, own))
+    assert [hit.id for hit in found[:2]] == [hit.id for hit in wanted[:2]]
+    assert found[0].id == "price"
+    quoted = next(hit for hit in found if hit.id == "thanks")
+    assert quoted.score < found[0].score / 2
+    assert quoted.score == pytest.approx(
+        next(hit.score for hit in wanted if hit.id == "thanks"), abs=TOLERANCE
+    )

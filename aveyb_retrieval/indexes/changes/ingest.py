@@ -34,7 +34,6 @@ from aveyb_retrieval.documents.records import (
     Rejected,
     chain_digest,
 )
-from aveyb_retrieval.encoder.text.quoting import Repetition, repetitions
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.encoding import AUTO
 from aveyb_retrieval.indexes.store.called import name_words
@@ -43,14 +42,12 @@ from aveyb_retrieval.indexes.store.copies import copy_digests, passage_copy_dige
 from aveyb_retrieval.indexes.store.languages import DocumentLanguages, rules_of, stemmer_of
 from aveyb_retrieval.indexes.store.manifest import Counts
 from aveyb_retrieval.indexes.store.rows import CALLED, FORMS, VECTOR, WORDS, fixed_lists
+from aveyb_retrieval.indexes.store.shares import passage_shares
 from aveyb_retrieval.indexes.store.tables import (
     CODES,
     COPY,
     COUNTS,
-    FORWARDED_SHARE,
-    QUOTED_SHARE,
     SHARE,
-    SIGNED_SHARE,
     THREAD,
     WEIGHT,
     schemas,
@@ -190,8 +187,8 @@ def make_rows(
         for (_, text, spans, _), of_text in zip(texts, copies.tolist(), strict=True)
         for digest in passage_copy_digests(text, spans, of_text)
     ]
-    repeated = [
-        repetitions(record.title, text, spans)
+    shares = [
+        passage_shares(record.title, text, spans)
         for (record, *_), (_, text, spans, _) in zip(made, texts, strict=True)
     ]
     columns: dict[str, dict[str, Any]] = {
@@ -218,7 +215,7 @@ def make_rows(
             ),
             COPY: np.array(copies_of_passages, np.int64),
             WEIGHT: np.concatenate(weights),
-            SHARE: _SHARES[np.concatenate(repeated)],
+            SHARE: np.concatenate(shares),
             WORDS: in_passages,
         },
     }
@@ -244,14 +241,6 @@ def make_rows(
     return rows, Counts(
         documents=len(made), cut_documents=sum(row["cut_tokens"] > 0 for row in documents), **totals
     )
-
-
-# how much passages count
-_SHARES = np.empty(len(Repetition), np.float32)
-_SHARES[Repetition.OWN] = 1
-_SHARES[Repetition.FORWARDED] = FORWARDED_SHARE
-_SHARES[Repetition.QUOTED] = QUOTED_SHARE
-_SHARES[Repetition.SIGNED] = SIGNED_SHARE
 
 
 def mean_weight(weights: FloatArray | None, spans: IntArray) -> float:

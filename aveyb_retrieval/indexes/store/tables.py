@@ -52,6 +52,7 @@ from aveyb_retrieval.indexes.store.filters import (
 from aveyb_retrieval.indexes.store.manifest import DOCUMENTS, ROW_TABLES, Contents
 from aveyb_retrieval.indexes.store.rows import CALLED, FORMS, VECTOR, WORDS, RowTable
 from aveyb_retrieval.indexes.store.session import damage
+from aveyb_retrieval.indexes.store.shares import SIGNED_SHARE
 from aveyb_retrieval.indexes.store.words import PLAIN
 from aveyb_retrieval.indexes.types import (
     END,
@@ -78,9 +79,6 @@ COPY = "copy"  # the digest of a text's words
 THREAD = "thread"  # the digest of the conversation that a mail belongs to
 WEIGHT = "weight"
 SHARE = "share"  # how much a passage counts
-QUOTED_SHARE = 0.1  # where it says nothing but what a mail quotes
-FORWARDED_SHARE = 0.5  # and nothing but what it forwards, which the index may lack otherwise
-SIGNED_SHARE = 0.05  # a signature or disclaimer; of those alike, one counts in full
 _TITLE = ("title", "keywords", "file_sha256", "labels_sha256", "folder", "pages")
 Part = Literal["title", "metadata", "text"]
 # of a document, which are read by themselves; the pages come with the title
