@@ -58,11 +58,11 @@ from aveyb_retrieval.indexes.search.hit import Result as Result
 from aveyb_retrieval.indexes.search.prompts import hits_to_prompt as hits_to_prompt
 from aveyb_retrieval.indexes.search.prompts import source_to_prompt as source_to_prompt
 from aveyb_retrieval.indexes.search.quotes import QuoteCheck as QuoteCheck
-from aveyb_retrieval.indexes.search.reading import Contents as Contents
-from aveyb_retrieval.indexes.search.reading import Document as Document
-from aveyb_retrieval.indexes.search.reading import Excerpt as Excerpt
-from aveyb_retrieval.indexes.search.reading import Match as Match
-from aveyb_retrieval.indexes.search.reading import Section as Section
 from aveyb_retrieval.indexes.search.retriever import Retriever as Retriever
+from aveyb_retrieval.indexes.search.stored_documents import Contents as Contents
+from aveyb_retrieval.indexes.search.stored_documents import Document as Document
+from aveyb_retrieval.indexes.search.stored_documents import Excerpt as Excerpt
+from aveyb_retrieval.indexes.search.stored_documents import Match as Match
+from aveyb_retrieval.indexes.search.stored_documents import Section as Section
 
 __version__: str

@@ -18,7 +18,7 @@ import click
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from aveyb_retrieval import Retriever, build_index
-from aveyb_retrieval.indexes.search import threads
+from aveyb_retrieval.indexes.search import background
 from tests.test_architecture import FLOORS, PACKAGE, ROOMS
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def entered(run: Callable[[], object]) -> list[str]:
     there.
     """
     found: dict[str, None] = {}
-    threads._pool.shutdown()  # all in one thread: the order must not depend on which is faster
+    background._pool.shutdown()  # all in one thread: the order must not depend on which is faster
 
     def profile(frame: Any, event: str, _: object) -> None:
         name = frame.f_code.co_filename

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.changes.change import Report
     from aveyb_retrieval.indexes.changes.verify import Verdict
     from aveyb_retrieval.indexes.search.hit import Hit
-    from aveyb_retrieval.indexes.search.reading import Document
+    from aveyb_retrieval.indexes.search.stored_documents import Document
 
 _OUT: Any = {
     "required": True,

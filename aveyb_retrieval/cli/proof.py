@@ -134,7 +134,7 @@ def outline(directory: str | Path, document: str | None, offset: int) -> None:
     Without one, or with a folder such as laws/, list documents; above 200, their folders with
     counts.
     """
-    from aveyb_retrieval.indexes.search.reading import sections
+    from aveyb_retrieval.indexes.search.stored_documents import sections
 
     with opened(directory) as retriever:
         named = (

@@ -50,8 +50,8 @@ from aveyb_retrieval.documents.readers.mailbox import (
 )
 from aveyb_retrieval.documents.readers.ocr import OcrConditions, ocr_conditions
 from aveyb_retrieval.documents.readers.process import FileReader
+from aveyb_retrieval.documents.readers.suffixes_without_text import WITHOUT_TEXT
 from aveyb_retrieval.documents.readers.tables import csv_rows
-from aveyb_retrieval.documents.readers.textless import WITHOUT_TEXT
 from aveyb_retrieval.documents.reading import (
     COMPRESSED,
     Reading,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from aveyb_retrieval import AveyBError, ConfigError, Document, Index, InputError, __version__
 from aveyb_retrieval.errors import extra_for, no_option, shortened, without_flags
 from aveyb_retrieval.indexes.search.prompts import source_to_prompt
-from aveyb_retrieval.indexes.search.reading import (
+from aveyb_retrieval.indexes.search.stored_documents import (
     CHARACTERS,
     LONGEST_PATTERN,
     excerpt,

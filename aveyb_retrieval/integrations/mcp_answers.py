@@ -10,7 +10,7 @@ from aveyb_retrieval.documents.readers.filetext import one_line
 from aveyb_retrieval.encoder.text.passages import outline
 from aveyb_retrieval.errors import extra_for, plural, shortened
 from aveyb_retrieval.indexes.search.prompts import escape_heads
-from aveyb_retrieval.indexes.search.reading import CHARACTERS, sections
+from aveyb_retrieval.indexes.search.stored_documents import CHARACTERS, sections
 from aveyb_retrieval.integrations.adapting import passage
 
 with extra_for("the tools of an agent", "mcp"):

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from aveyb_retrieval.documents.records import UNITS
 from aveyb_retrieval.indexes.search.quotes import QuoteCheck
-from aveyb_retrieval.indexes.search.reading import LISTED, Match
+from aveyb_retrieval.indexes.search.stored_documents import LISTED, Match
 
 if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.hit import Hit as FoundHit

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aveyb_retrieval.indexes.search.reading import excerpt, sections
+from aveyb_retrieval.indexes.search.stored_documents import excerpt, sections
 from aveyb_retrieval.server.answer_types import (
     Checked,
     Document,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from aveyb_retrieval.indexes.search.reading import Document as StoredDocument
+    from aveyb_retrieval.indexes.search.stored_documents import Document as StoredDocument
     from aveyb_retrieval.server.calls import Call
 
 

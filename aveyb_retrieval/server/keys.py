@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from aveyb_retrieval.indexes.search.reading import Document
     from aveyb_retrieval.indexes.search.retriever import Retriever
+    from aveyb_retrieval.indexes.search.stored_documents import Document
     from aveyb_retrieval.indexes.store.filters import Filter
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.routing import Route
 
-from aveyb_retrieval.indexes.search import hit, quotes, reading
+from aveyb_retrieval.indexes.search import hit, quotes, stored_documents
 from aveyb_retrieval.indexes.search.options import SearchOptions
 from aveyb_retrieval.server import (
     answer_types,
@@ -226,7 +226,7 @@ _DESCRIBED = {
     "Hit": hit.Hit,
     "Passage": hit.Passage,
     "QuoteCheck": quotes.QuoteCheck,
-    "Match": reading.Match,
+    "Match": stored_documents.Match,
 }
 
 
@@ -250,7 +250,8 @@ def _schemas(limits: Limits) -> dict[str, Schema]:
         for field, property in schema["properties"].items():
             if field in meanings:
                 property.setdefault("description", meanings[field])
-    for answer in (quotes.QuoteCheck, reading.Match):  # which is whole, whatever its defaults are
+    # both are given whole, whatever their defaults are
+    for answer in (quotes.QuoteCheck, stored_documents.Match):
         schema = schemas[answer.__name__]
         schema["required"] = list(schema["properties"])
     return dict(sorted(schemas.items()))

@@ -26,8 +26,8 @@ from aveyb_retrieval.indexes.search.options import (
     Unit,
     unknown_option,
 )
-from aveyb_retrieval.indexes.search.reading import LONGEST_PATTERN, MOST_MATCHES
 from aveyb_retrieval.indexes.search.several import MAX_INDEXES
+from aveyb_retrieval.indexes.search.stored_documents import LONGEST_PATTERN, MOST_MATCHES
 from aveyb_retrieval.server.limits import Limits
 
 limits = Limits()

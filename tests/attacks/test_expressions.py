@@ -35,7 +35,7 @@ MADE = {
     "documents/folders.py:compile": (
         "the parts of `path_fields` between slashes, for paths that the system has"
     ),
-    "indexes/search/reading.py:compile": (
+    "indexes/search/stored_documents.py:compile": (
         "what the caller of `grep` asks for: stopped by `regex` after `seconds`"
     ),
     "server/search.py:fullmatch": "a cursor: digits of bounded numbers",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from aveyb_retrieval.documents.readers.raised import lowered, raised
+from aveyb_retrieval.documents.readers.superscripts import lowered, raised
 from tests.indexes.files import make_zip
 
 if TYPE_CHECKING:

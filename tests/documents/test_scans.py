@@ -31,7 +31,7 @@ from aveyb_retrieval.documents.readers.ocr_text import (
 )
 from aveyb_retrieval.documents.readers.originals import boxes_in_file
 from aveyb_retrieval.documents.readers.pdf_scans import RecognizedPage, choose_text
-from aveyb_retrieval.documents.readers.textless import PICTURE_SUFFIXES
+from aveyb_retrieval.documents.readers.suffixes_without_text import PICTURE_SUFFIXES
 from aveyb_retrieval.documents.reading import Reading
 from aveyb_retrieval.documents.records import Item, Notice, Record, Rejected
 from tests.documents.scans import (

@@ -27,7 +27,7 @@ from aveyb_retrieval.errors import (
 )
 from aveyb_retrieval.indexes.changes.transaction import Transaction
 from aveyb_retrieval.indexes.search import local, snapshot
-from aveyb_retrieval.indexes.store import objects, parts, place
+from aveyb_retrieval.indexes.store import objects, place, remote_blocks
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest
 from aveyb_retrieval.indexes.store.objects import ObjectStore
 from aveyb_retrieval.indexes.store.place import read_manifest
@@ -174,7 +174,7 @@ def test_what_was_read_of_a_large_index_is_kept_and_mended(
     for path in kept:
         path.with_suffix(".marks").write_bytes(b"")
     with monkeypatch.context() as context:
-        context.setattr(parts.Cache, "make_room", unroomy)
+        context.setattr(remote_blocks.Cache, "make_room", unroomy)
         assert asked()[0] == first
         assert caplog.text.count("nothing more of the index is kept here (full)") >= 1
     # another version brings files here, and what was kept stays
@@ -199,11 +199,11 @@ def test_threads_read_parts_as_one_alone_does(
         expected = [ask(opened, query) for query in queries]
     monkeypatch.setenv("AVEYB_INDEX_CACHE_WHOLE", "0")
     other_machine(monkeypatch, tmp_path, "parts")
-    monkeypatch.setattr(parts, "BLOCK_BYTES", 256)
-    monkeypatch.setattr(parts, "MAX_MEMORY_BLOCKS", 4)
+    monkeypatch.setattr(remote_blocks, "BLOCK_BYTES", 256)
+    monkeypatch.setattr(remote_blocks, "MAX_MEMORY_BLOCKS", 4)
     with Retriever.load(where, model=MODEL) as opened, ThreadPoolExecutor(8) as threads:
         if not has_room:
-            monkeypatch.setattr(parts.Cache, "make_room", unroomy)
+            monkeypatch.setattr(remote_blocks.Cache, "make_room", unroomy)
         assert list(threads.map(partial(ask, opened), queries)) == expected
 
 

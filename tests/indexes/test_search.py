@@ -14,7 +14,7 @@ import pytest
 
 from aveyb_retrieval import Hit, Retriever, build_index
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
-from aveyb_retrieval.indexes.search import by_vector, threads
+from aveyb_retrieval.indexes.search import background, by_vector
 from aveyb_retrieval.indexes.search import retriever as retriever_module
 from aveyb_retrieval.indexes.search import snapshot as snapshot_module
 from aveyb_retrieval.indexes.search.options import Options
@@ -223,7 +223,7 @@ def test_a_hybrid_search_finds_the_same_whoever_does_its_parts(
         busy.submit(free.wait, 60)
         try:
             for pool in (busy, ended):
-                monkeypatch.setattr(threads, "_pool", pool)
+                monkeypatch.setattr(background, "_pool", pool)
                 assert ask() == expected
         finally:
             free.set()

@@ -17,7 +17,7 @@ from aveyb_retrieval.documents.readers.filetext import (
     one_line,
 )
 from aveyb_retrieval.documents.readers.limits import MAX_UNPACKED
-from aveyb_retrieval.documents.readers.textless import WITHOUT_TEXT
+from aveyb_retrieval.documents.readers.suffixes_without_text import WITHOUT_TEXT
 from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:

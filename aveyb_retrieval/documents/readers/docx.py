@@ -28,7 +28,7 @@ from aveyb_retrieval.documents.readers.ooxml import (
     graphic_lines,
     is_on,
 )
-from aveyb_retrieval.documents.readers.raised import shifted
+from aveyb_retrieval.documents.readers.superscripts import shifted
 from aveyb_retrieval.documents.readers.symbol_fonts import (
     UNKNOWN,
     in_symbol_font,

@@ -16,7 +16,7 @@ from aveyb_retrieval.documents.readers.filetext import (
     whole,
 )
 from aveyb_retrieval.documents.readers.list_numbers import number_as
-from aveyb_retrieval.documents.readers.raised import shifted
+from aveyb_retrieval.documents.readers.superscripts import shifted
 from aveyb_retrieval.documents.readers.xml import parse_xml
 
 if TYPE_CHECKING:

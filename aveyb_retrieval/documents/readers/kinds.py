@@ -39,9 +39,9 @@ from aveyb_retrieval.documents.readers.pptx import read_pptx
 from aveyb_retrieval.documents.readers.rtf import read_rtf
 from aveyb_retrieval.documents.readers.sheets import read_spreadsheet
 from aveyb_retrieval.documents.readers.subtitles import read_subtitles
+from aveyb_retrieval.documents.readers.suffixes_without_text import PICTURE_SUFFIXES
 from aveyb_retrieval.documents.readers.tables import read_table
 from aveyb_retrieval.documents.readers.text import read_text
-from aveyb_retrieval.documents.readers.textless import PICTURE_SUFFIXES
 from aveyb_retrieval.documents.readers.tnef import read_tnef
 from aveyb_retrieval.documents.readers.vcard import read_vcard
 from aveyb_retrieval.documents.readers.xml import read_xml

@@ -21,7 +21,7 @@ from aveyb_retrieval.documents.readers.filetext import (
 )
 from aveyb_retrieval.documents.readers.html import page_text
 from aveyb_retrieval.documents.readers.list_numbers import number_as
-from aveyb_retrieval.documents.readers.raised import shifted
+from aveyb_retrieval.documents.readers.superscripts import shifted
 from aveyb_retrieval.documents.readers.tables import Merged, Rows, left_out, row_text, sheet_text
 from aveyb_retrieval.documents.readers.xml import parse_xml
 

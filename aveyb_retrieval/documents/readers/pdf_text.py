@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from aveyb_retrieval.documents.readers.raised import LONGEST_WORD, last_word, shifted
+from aveyb_retrieval.documents.readers.superscripts import LONGEST_WORD, last_word, shifted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -12,7 +12,7 @@ from aveyb_retrieval.documents.readers.filetext import (
     clean,
     hidden_text,
 )
-from aveyb_retrieval.documents.readers.raised import shifted
+from aveyb_retrieval.documents.readers.superscripts import shifted
 from aveyb_retrieval.documents.readers.symbol_fonts import is_symbol_font, sign_of
 
 # private characters, in place of RTF's words for it

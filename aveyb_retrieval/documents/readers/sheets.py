@@ -37,7 +37,7 @@ from aveyb_retrieval.documents.readers.ooxml import (
     paragraphs_of_drawing,
 )
 from aveyb_retrieval.documents.readers.opendocument import is_opendocument, read_ods
-from aveyb_retrieval.documents.readers.raised import shifted
+from aveyb_retrieval.documents.readers.superscripts import shifted
 from aveyb_retrieval.documents.readers.tables import Merged, Rows, left_out, row_text, sheet_text
 
 if TYPE_CHECKING:

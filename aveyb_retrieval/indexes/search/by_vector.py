@@ -10,8 +10,8 @@ import numpy as np
 
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.engine import passage_numbers
+from aveyb_retrieval.indexes.search.background import start
 from aveyb_retrieval.indexes.search.matches import Matches
-from aveyb_retrieval.indexes.search.threads import start
 from aveyb_retrieval.indexes.types import (
     PASSAGE_BITS,
     ascending,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.indexes.search.background import start
 from aveyb_retrieval.indexes.search.by_vector import (
     NO_COSINES,
     nearest_documents,
@@ -21,7 +22,6 @@ from aveyb_retrieval.indexes.search.by_vector import (
 from aveyb_retrieval.indexes.search.confidence import MIN_COMPARED_DOCUMENTS
 from aveyb_retrieval.indexes.search.named_documents import find_named_documents
 from aveyb_retrieval.indexes.search.passage_scores import WordScores, word_weights
-from aveyb_retrieval.indexes.search.threads import start
 from aveyb_retrieval.indexes.store.tables import PARTS, StoredPassages
 from aveyb_retrieval.indexes.types import ascending, find_in
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from aveyb_retrieval.indexes.search.background import start
 from aveyb_retrieval.indexes.search.by_vector import NO_COSINES, Cosines, unit_queries
 from aveyb_retrieval.indexes.search.names import (
     Tops,
@@ -24,7 +25,6 @@ from aveyb_retrieval.indexes.search.names import (
     score_within,
 )
 from aveyb_retrieval.indexes.search.passage_scores import score_hybrid
-from aveyb_retrieval.indexes.search.threads import start
 from aveyb_retrieval.indexes.store.called import CalledBy, called_by
 from aveyb_retrieval.indexes.store.tables import PARTS
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending, find_in

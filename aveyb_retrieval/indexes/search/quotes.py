@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.search.hit import Hit
     from aveyb_retrieval.indexes.search.quotations import Quotation
-    from aveyb_retrieval.indexes.search.reading import Document
     from aveyb_retrieval.indexes.search.retriever import Retriever
+    from aveyb_retrieval.indexes.search.stored_documents import Document
     from aveyb_retrieval.indexes.store.filters import Filter
 
 QuoteVerdict = Literal["found", "altered", "elsewhere", "absent"]

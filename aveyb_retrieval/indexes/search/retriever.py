@@ -18,7 +18,6 @@ from aveyb_retrieval.indexes.search.local import LocalEngine, StoredEngine
 from aveyb_retrieval.indexes.search.options import Options, SearchOptions
 from aveyb_retrieval.indexes.search.quotes import QuoteCheck, check_quotes
 from aveyb_retrieval.indexes.search.ranking import QueryModel
-from aveyb_retrieval.indexes.search.reading import Documents
 from aveyb_retrieval.indexes.search.search import (
     Search,
     rank_texts,
@@ -26,6 +25,7 @@ from aveyb_retrieval.indexes.search.search import (
     search_vectors,
 )
 from aveyb_retrieval.indexes.search.several import MAX_INDEXES, SeveralEngine
+from aveyb_retrieval.indexes.search.stored_documents import Documents
 from aveyb_retrieval.indexes.search.visible import VisibleEngine
 from aveyb_retrieval.indexes.store.filters import compile_filter
 from aveyb_retrieval.indexes.store.manifest import is_stored

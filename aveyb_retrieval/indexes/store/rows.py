@@ -29,8 +29,8 @@ from aveyb_retrieval.indexes.store.dataset import (
 )
 from aveyb_retrieval.indexes.store.manifest import WORD_LISTS, Piece
 from aveyb_retrieval.indexes.store.mapped import LocalBytes, MappedRows, write_batches
-from aveyb_retrieval.indexes.store.parts import StoredBytes
 from aveyb_retrieval.indexes.store.postings import FreshLists, WordLists
+from aveyb_retrieval.indexes.store.remote_blocks import StoredBytes
 from aveyb_retrieval.indexes.store.session import damage, guarded
 from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
 from aveyb_retrieval.indexes.store.word_parts import WordPart, make_part, merge_parts
