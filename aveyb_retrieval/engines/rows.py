@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.store.filters import (
     NOTHING,
     Condition,
@@ -97,6 +98,12 @@ class FactFilters(FilterCompiler):
             )
         test = self.text if kind == "s" else self.number
         return Condition(test.format(key=key, operator=operator), (value,))
+
+    def starts_with(self, field: str, text: str) -> Condition:
+        raise ConfigError(
+            f"filter: $startsWith on {field!r}: only for index directories; compare a field of one"
+            f' text with {{"$gte": {text!r}, "$lt": the text behind all that begin so}}'
+        )
 
     def is_list(self, field: str) -> Condition:
         return self._holds(_fact(field_keys(field), "list"))

@@ -71,6 +71,8 @@ def test_what_only_an_index_directory_can_is_refused(library: Retriever, stand: 
             match="only for index directories; engines filter by metadata",
         ):
             library.search(QUERY, **options)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"filter: \$startsWith.* on 'year'"):
+        library.search(QUERY, filter={"year": {"$startsWith": "20"}})
     with pytest.raises(ConfigError, match="only index directories count values"):
         library.values("year")
     assert library.search(QUERY, 3, offset=2) == library.search(QUERY, 5)[2:]

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aveyb_retrieval import Index
+from aveyb_retrieval.engines.rows import FactFilters
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.store.filters import compile_filter
 from tests.indexes.fake import FakeEmbedder
@@ -51,6 +52,7 @@ CONDITION = st.one_of(
     st.fixed_dictionaries({"$exists": st.booleans()}),
     st.fixed_dictionaries({"$is_empty": st.booleans()}),
     st.fixed_dictionaries({"$contains": SCALARS}),
+    st.fixed_dictionaries({"$startsWith": st.sampled_from(["", "a", "ab", "b", "2"])}),
     st.fixed_dictionaries({"$any": st.lists(SCALARS, max_size=3)}),
     st.fixed_dictionaries({"$all": st.lists(SCALARS, max_size=3)}),
     st.fixed_dictionaries({"$not": st.fixed_dictionaries({"$all": st.lists(SCALARS, max_size=2)})}),
@@ -148,6 +150,8 @@ def operator(value: Any, op: str, operand: Any) -> bool:
         ]
         return isinstance(value, list) and (any(held) if op == "$any" else all(held))
     found = elements(value)
+    if op == "$startsWith":
+        return any(isinstance(v, str) and v.startswith(operand) for v in found)
     if op == "$in":
         return any(compare(v, "$eq", wanted) for v in found for wanted in operand)
     return any(compare(v, op, operand) for v in found)
@@ -384,7 +388,7 @@ def test_hostile_values_are_only_data(select: Any, text: str) -> None:
     for where in ({"x": text}, {"x": {"$in": [text]}}):
         assert select(TEXTS, where) == here
     assert select(TEXTS, {"x": {"$any": [text]}}) == here[1:]
-    for operation in ("$ne", "$gt", "$lte", "$contains"):
+    for operation in ("$ne", "$gt", "$lte", "$contains", "$startsWith"):
         where = {"x": {operation: text}}
         assert select(TEXTS, where) == [i for i, each in enumerate(TEXTS) if holds(where, each)], (
             where
@@ -392,7 +396,9 @@ def test_hostile_values_are_only_data(select: Any, text: str) -> None:
 
 
 def test_quotes_inside_a_value_are_only_data(select: Any) -> None:
-    for row, operation in product(QUOTED, ("$eq", "$ne", "$gt", "$lte", "$contains")):
+    for row, operation in product(
+        QUOTED, ("$eq", "$ne", "$gt", "$lte", "$contains", "$startsWith")
+    ):
         where = {"x": {operation: row["x"]}}
         assert select(QUOTED, where) == [
             i for i, each in enumerate(QUOTED) if holds(where, each)
@@ -408,6 +414,27 @@ def test_hostile_fields_are_only_data(select: Any, text: str) -> None:
     here = NAMES.index(text)
     assert select(KEYS, {text: 1}) == select(KEYS, {text: {"$exists": True}}) == [here]
     assert select(KEYS, {text: {"$is_empty": True}}) == [i for i in range(len(KEYS)) if i != here]
+
+
+PATHS: list[dict[str, Any]] = [
+    {"path": "contracts/2024/lease.pdf"},
+    {"path": "contracts.txt"},
+    {"path": "Contracts/old.pdf"},
+    {"path": "caf\N{LATIN SMALL LETTER E WITH ACUTE}/menu.pdf"},
+    {"tags": ["proj/a", "law"]},
+    {"tags": ["law", 7, "my proj/a"]},
+]
+
+
+def test_texts_and_elements_that_begin_with_a_text_are_selected(select: Any) -> None:
+    assert select(PATHS, {"path": {"$startsWith": "contracts/"}}) == [0]
+    assert select(PATHS, {"path": {"$startsWith": "contracts"}}) == [0, 1]
+    assert select(PATHS, {"path": {"$startsWith": "cafe\N{COMBINING ACUTE ACCENT}/"}}) == [3]
+    assert select(PATHS, {"tags": {"$startsWith": "proj/"}}) == [4]
+    assert select(PATHS, {"tags": {"$not": {"$startsWith": "proj/"}}}) == [0, 1, 2, 3, 5]
+    assert select(PATHS, {"path": {"$startsWith": "contracts", "$ne": "contracts.txt"}}) == [0]
+    assert select(PATHS, {"_id": {"$startsWith": "3"}}) == [3]
+    assert select(PATHS, {"title": {"$startsWith": "3"}}) == []
 
 
 DOTS: list[dict[str, Any]] = [{"a.b": 1}, {"a": {"b": 1}}, {"a": [{"b": 1}]}]
@@ -455,6 +482,10 @@ def test_a_filter_may_have_many_parts_and_levels(select: Any) -> None:
         ({"x": {"$any": "abc"}}, "needs a list"),
         ({"x": {"$all": 3}}, "needs a list"),
         ({"x": {"$contains": ["a"]}}, "string or a number"),
+        ({"x": {"$startsWith": 3}}, r"\$startsWith on 'x' needs a string, not 3"),
+        ({"x": {"$startsWith": ["a"]}}, "needs a string"),
+        ({"x": {"$startsWith": "a\0b"}}, "NUL"),
+        ({"x": {"$startsWith": "\ud800"}}, "Unicode"),
         ({"": 1}, "cannot be a field"),
         ({'a"b': 1}, "double quote"),
         ({1: 1}, "not a string"),
@@ -474,3 +505,9 @@ def test_endless_nesting_is_an_error() -> None:
         where = {"$not": where}
     with pytest.raises(ConfigError, match="nested"):
         compile_filter(where)
+
+
+def test_a_database_refuses_what_its_rows_do_not_hold() -> None:
+    filters = FactFilters(*[""] * 5)
+    with pytest.raises(ConfigError, match=r"\$startsWith on 'x'.*\"\$gte\": 'ab'"):
+        filters.compile({"$not": {"x": {"$startsWith": "ab"}}})

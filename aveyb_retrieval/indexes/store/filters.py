@@ -39,6 +39,7 @@ _OPERATORS = (
     *_COMPARE,
     "$in",
     "$nin",
+    "$startsWith",
     "$contains",
     "$any",
     "$all",
@@ -149,6 +150,10 @@ class FilterCompiler(ABC):
         """Some element of the field is of the value's type and <, <=, > or >= it."""
 
     @abstractmethod
+    def starts_with(self, field: str, text: str) -> Condition:
+        """Some element of the field is a string that begins with this text, letter by letter."""
+
+    @abstractmethod
     def is_list(self, field: str) -> Condition:
         """The field is a list."""
 
@@ -221,14 +226,8 @@ class FilterCompiler(ABC):
             return condition if operator == "$in" else negate(condition)
         if operator in ("$exists", "$is_empty"):
             return self._presence(field, operator, operand)
-        if operator == "$contains":
-            # of a list, or a part of a string, letter by letter
-            element = self._elements(field, operator, [operand])
-            return (
-                join(" OR ", [element, self.has_part(field, operand)])
-                if isinstance(operand, str)
-                else element
-            )
+        if operator in ("$contains", "$startsWith"):
+            return self._letters(field, operator, operand)
         if operator in ("$any", "$all"):
             return self._elements(field, operator, operand)
         if operator == "$not":
@@ -239,6 +238,17 @@ class FilterCompiler(ABC):
             f"filter: the operator {operator!r} on {field!r} is not known; known are"
             f" {', '.join(_OPERATORS)}"
         )
+
+    def _letters(self, field: str, operator: str, operand: object) -> Condition:
+        """The field begins with a text; or it is a list with an element, or a string with a
+        part, letter by letter.
+        """
+        if operator == "$startsWith":
+            return self.starts_with(field, _text(field, operator, operand))
+        element = self._elements(field, "$contains", [operand])
+        if not isinstance(operand, str):
+            return element
+        return join(" OR ", [element, self.has_part(field, operand)])
 
     def _elements(self, field: str, operator: object, operand: object) -> Condition:
         """The field is a list that has one (`$any`) or each of some values as elements."""
@@ -270,6 +280,9 @@ class _OwnFilters(FilterCompiler):
 
     def compare(self, field: str, operator: str, value: str | int | float) -> Condition:
         return Condition(f"{OWN[field]} {operator} {_quoted_text(field, value)}", ())
+
+    def starts_with(self, field: str, text: str) -> Condition:
+        return Condition(f"starts_with({OWN[field]}, {quoted(text)})", ())
 
     def is_list(self, field: str) -> Condition:
         return NOTHING
@@ -323,6 +336,11 @@ class LanceFilters(FilterCompiler):
                 operator, join(" OR ", [above, self.equal(field, "")])
             )
         return _element_matches(field, operator, value)
+
+    def starts_with(self, field: str, text: str) -> Condition:
+        if not text:  # a path cannot hold an empty text, and every text begins with it
+            return self.compare(field, ">=", "")
+        return _exists(f"{json_path(field)}[*] ? (@ starts with {_json(text)})")
 
     def is_list(self, field: str) -> Condition:
         return _as_text(field, "LIKE '[%'")
@@ -470,6 +488,14 @@ def _ordered(field: str, operator: str, value: object) -> str | int | float:
     if is_number(value) and value == value:
         return value
     raise ConfigError(f"filter: {operator} on {field!r} needs a string or a number, not {value!r}")
+
+
+def _text(field: str, operator: str, operand: object) -> str:
+    value = _plain(operand)
+    if not isinstance(value, str):
+        raise ConfigError(f"filter: {operator} on {field!r} needs a string, not {operand!r}")
+    _ordered(field, operator, value)
+    return value
 
 
 def nearest_float(value: int | float) -> float:
