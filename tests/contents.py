@@ -13,11 +13,11 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.compute as pc
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.changes.ingest import content_digest, titled_words
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 MAX_PROBLEMS = 20
 DOCUMENTS_AT_ONCE = 256
-SAMPLED_WORDS = 200  # of each dataset
+SAMPLED_WORDS = 1000  # of each list
 SAMPLED_VECTORS = 1000  # of each FAISS file
 NEIGHBOURS = 100  # among which a vector must find itself: others may be equal
 MAX_LOST_SHARE = 0.5
@@ -186,25 +186,27 @@ def _metadata_fit(tables: Tables, row: dict[str, Any]) -> bool:
 
 
 def _search_problems(dataset: RowTable) -> Iterator[str]:
-    """Words that a search finds in other rows than a look at all of them does."""
-    rows = dataset.scan([dataset.key, WORDS])
-    numbers, words = rows[dataset.key].to_numpy(), rows[WORDS]
-    sampled = sorted(
-        {
-            word
-            for text in words.to_pylist()[:: max(1, len(words) // SAMPLED_WORDS)]
-            for word in text.split()
+    """Words whose lists have other rows, counts or lengths than the stored words."""
+    for column in dataset.words:
+        rows = dataset.scan([dataset.key, column])
+        counts = {
+            number: Counter((words or "").split())
+            for number, words in zip(*rows.to_pydict().values(), strict=True)
         }
-    )
-    for word in sampled[:: max(1, len(sampled) // SAMPLED_WORDS)]:
-        holding = np.sort(numbers[pc.match_substring(words, f" {word} ").to_numpy()])
-        found, scores = dataset.by_words([word], max(len(numbers), 1))
-        if not np.array_equal(np.sort(found), holding) or not np.isfinite(scores).all():
-            yield (
-                f"{dataset.path}: a search for {word!r} finds {len(found)} rows, and {len(holding)}"
-                " hold it"
+        sampled = sorted({word for words in counts.values() for word in words})
+        for word in sampled[:: max(1, len(sampled) // SAMPLED_WORDS)]:
+            holding = sorted(
+                (number, words[word], words.total())
+                for number, words in counts.items()
+                if word in words
             )
-            return
+            (listed,) = dataset.postings([word], dataset.alive, column)
+            if sorted(listed.tolist()) != holding:
+                yield (
+                    f"{dataset.path}: the list of {word!r} in {column} has {len(listed)} rows;"
+                    f" {len(holding)} hold it, or hold it more or less often"
+                )
+                return
 
 
 def _lost_share(file: FaissSearcher, stored: StoredVectors) -> float:
