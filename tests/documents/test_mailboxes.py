@@ -9,6 +9,7 @@ import pytest
 
 from aveyb_retrieval import Retriever, build_index, sync_index
 from aveyb_retrieval.documents.corpus import read_corpus
+from aveyb_retrieval.documents.folders import list_folder
 from aveyb_retrieval.documents.readers.mailbox import (
     looks_like_mailbox,
     message_bytes,
@@ -128,7 +129,9 @@ def test_a_maildir_has_its_folders_and_no_flags(folder: Path, tmp_path: Path) ->
 
 def test_files_without_a_suffix_are_told_by_their_beginning(folder: Path, tmp_path: Path) -> None:
     (folder / "Inbox").write_bytes(mbox(mail("One", "pears", Message_ID="<1@a>")))
+    (folder / "Inbox.msf").write_text("// <!-- mork -->")
     (folder / "notes").write_text("From the tree they fall.\nPears do.\n")
+    assert all(notice.harmless for notice in list_folder(folder).notices)
     build_index(folder, tmp_path / "i", model=FakeEmbedder())
     with Retriever.load(tmp_path / "i", model=FakeEmbedder()) as retriever:
         texts = {document.id: document.text for document in retriever.documents()}

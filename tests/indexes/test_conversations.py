@@ -16,6 +16,7 @@ from aveyb_retrieval.indexes.search.conversations import MATCHES_TOGETHER, Conve
 from aveyb_retrieval.indexes.search.matches import Matches
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.tables import PARTS
+from tests import one_change
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -289,3 +290,23 @@ def test_replies_of_one_another_that_name_no_mail_are_one_conversation(tmp_path:
     build_index([*mails, *MAILS[4:]], tmp_path / "i")
     first = Retriever.load(tmp_path / "i").search(QUESTION, k=3)[0]
     assert (first.id, first.earlier) == ("m12", ("m9", "m4"))
+
+
+def test_a_quotation_of_a_mail_that_is_not_in_the_index_counts_as_forwarded(tmp_path: Path) -> None:
+    others = [mail(n, f"The gate has code 44{n}.", thread=f"{n}@x") for n in range(2, 9)]
+    crane = "The harbour crane lifts 72 tonnes."
+    answer = mail(11, f"Thanks, noted.\n\n{quoted('Ole', crane)}", thread="lost@x")
+    build_index([*others, answer], tmp_path / "i")
+    question: Any = {"query": "How much does the crane lift?", "unit": "passage", "fold": False}
+    retriever = Retriever.load(tmp_path / "i")
+    alone = retriever.search(**question, k=1)[0]
+    assert alone.id == "m11"
+    assert alone.passage is not None
+    assert crane in alone.passage
+    one_change.upsert([mail(10, "The harbour crane is broken.", thread="lost@x")], tmp_path / "i")
+    hits = Retriever.load(tmp_path / "i").search(**question, k=9)
+    quotation = next(hit for hit in hits if hit.passage and crane in hit.passage)
+    assert quotation.score < alone.score / 2
+    one_change.delete(tmp_path / "i", ["m10"])
+    hit = Retriever.load(tmp_path / "i").search(**question, k=1)[0]
+    assert hit.score == pytest.approx(alone.score, abs=1e-4)

@@ -44,4 +44,6 @@ WITHOUT_TEXT = {
     ".css",
     ".tmp",
     ".bak",
+    # what Thunderbird notes of a mail folder
+    ".msf",
 }

@@ -40,6 +40,7 @@ import pyarrow as pa
 from aveyb_retrieval.documents.records import Edits, FileOrigin, Pages
 from aveyb_retrieval.encoder.network.token_codec import TokenCodes
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
+from aveyb_retrieval.indexes.store.copies import NO_THREAD, UNLINKED
 from aveyb_retrieval.indexes.store.dataset import Dataset
 from aveyb_retrieval.indexes.store.filters import (
     ALL,
@@ -52,7 +53,7 @@ from aveyb_retrieval.indexes.store.filters import (
 from aveyb_retrieval.indexes.store.manifest import DOCUMENTS, ROW_TABLES, Contents
 from aveyb_retrieval.indexes.store.rows import CALLED, FORMS, VECTOR, WORDS, RowTable
 from aveyb_retrieval.indexes.store.session import damage
-from aveyb_retrieval.indexes.store.shares import SIGNED_SHARE
+from aveyb_retrieval.indexes.store.shares import FORWARDED_SHARE, QUOTED_SHARE, SIGNED_SHARE
 from aveyb_retrieval.indexes.store.words import PLAIN
 from aveyb_retrieval.indexes.types import (
     END,
@@ -492,15 +493,29 @@ class Tables:
         """Numbers `[n]`, ascending, and shares `[n]` of all passages that count less than 1.
 
         Of signatures that are copies, that of the document counts in full whose id has the least
-        hash.
+        hash. A quotation counts as what is forwarded does if its mail is the only one of its
+        thread: the mail that it quotes is not in the index.
         """
         numbers, shares = self._below_one(self.passages, SHARE)
+        shares = shares.copy()
         is_signed = shares == np.float32(SIGNED_SHARE)
-        if not is_signed.any():
-            return numbers, shares
-        is_less = np.ones(len(numbers), np.bool_)
-        is_less[np.flatnonzero(is_signed)[self._first_copies(numbers[is_signed])]] = False
+        if is_signed.any():
+            shares[np.flatnonzero(is_signed)[self._first_copies(numbers[is_signed])]] = 1
+        is_quoted = shares == np.float32(QUOTED_SHARE)
+        if is_quoted.any():
+            docs = numbers[is_quoted] >> PASSAGE_BITS
+            is_alone = np.isin(docs, self._alone_in_threads())
+            shares[np.flatnonzero(is_quoted)[is_alone]] = FORWARDED_SHARE
+        is_less = shares < 1
         return numbers[is_less], shares[is_less]
+
+    def _alone_in_threads(self) -> IntArray:
+        """The mails `[n]` that are the only ones of their threads; no unlinked replies."""
+        rows = self.texts.scan(["doc", THREAD])
+        docs, digests = rows["doc"].to_numpy(), rows[THREAD].to_numpy()
+        _, places, counts = np.unique(digests & ~UNLINKED, return_inverse=True, return_counts=True)
+        is_known = (digests != NO_THREAD) & (digests & UNLINKED == 0)
+        return docs[is_known & (counts[places] == 1)]
 
     def _first_copies(self, numbers: IntArray) -> IntArray:
         """The places, among passages `[n]`, of the first of those alike, by hashes of ids."""
