@@ -26,6 +26,7 @@ from transformers import PreTrainedModel, Trainer, TrainingArguments
 from aveyb_retrieval.encoder.config import AveyBConfig, SettingsConfig
 from aveyb_retrieval.encoder.folders import fingerprint, model_folder
 from aveyb_retrieval.encoder.network.model import IGNORED_LABEL, AveyBForMaskedLM
+from aveyb_retrieval.encoder.progress_bars import without_progress_bars
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.encoder.text.wordpiece import Tokenizer, read_vocabulary, tokenizer_files
 from aveyb_retrieval.errors import ConfigError, InputError
@@ -339,7 +340,8 @@ def pretrain(
     if held_out is not None:
         figures = _held_out_figures(model, held_out, settings)
     if trainer.is_world_process_zero():
-        model.save_pretrained(folder.model)
+        with without_progress_bars():
+            model.save_pretrained(folder.model)
         tokenizer.save(folder.model)
         folder.finish(OBJECTIVE_BY_NAME[objective_of(settings)].title, figures)
     return figures

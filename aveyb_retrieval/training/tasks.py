@@ -27,6 +27,7 @@ from aveyb_retrieval.encoder.network.heads import (
     write_template,
 )
 from aveyb_retrieval.encoder.network.model import IGNORED_LABEL
+from aveyb_retrieval.encoder.progress_bars import without_progress_bars
 from aveyb_retrieval.encoder.text.tokenizer import write_limit
 from aveyb_retrieval.encoder.text.wordpiece import load_tokenizer
 from aveyb_retrieval.errors import InputError
@@ -525,7 +526,8 @@ def train_task(
     for name, examples in (("train", task.train), ("held_out", task.held_out)):
         figures[f"{name}_rows_cut"] = float(sum(example.cut for example in examples))
     if trainer.is_world_process_zero():
-        task.model.save_pretrained(folder.model)
+        with without_progress_bars():
+            task.model.save_pretrained(folder.model)
         task.tokenizer.save(folder.model)
         if task.marked:
             write_template(folder.model, task.tokenizer)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers import PrinterCallback, ProgressCallback, Trainer
 
+from aveyb_retrieval.encoder.progress_bars import without_progress_bars
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training.run_folder import (
     CHECKPOINTS,
@@ -160,7 +161,8 @@ def run_to_end(trainer: Trainer, callback: RunCallback) -> bool:
     if checkpoint is not None and trainer.model is not None:
         check_shapes(checkpoint, trainer.model)
     try:
-        trainer.train(resume_from_checkpoint=checkpoint)
+        with without_progress_bars():
+            trainer.train(resume_from_checkpoint=checkpoint)
     finally:
         callback.release()
     return not callback.interrupted

@@ -62,6 +62,32 @@ def test_a_document_of_megabytes(tmp_path: Path, words: int) -> None:
         assert hit.passage.endswith("needle in the haystack")
 
 
+LONG = """
+import resource, sys
+from pathlib import Path
+from aveyb_retrieval import build_index
+from tests.indexes.fake import FakeEmbedder
+count = int(sys.argv[2])
+text = "\\n".join(f"Line {i} says that w{i % 977} and w{i % 613} are parts." for i in range(count))
+model = FakeEmbedder(dim=8, split_size=256)
+build_index([{"_id": "long", "text": text}], Path(sys.argv[1]), model=model)
+print(len(text), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+"""
+
+
+def test_memory_of_one_long_document_is_bounded_by_its_text(tmp_path: Path) -> None:
+    """A hundred bytes for each character, beyond what a build takes anyway."""
+    measured = []
+    for lines in (1_000, 40_000):
+        command = [sys.executable, "-c", LONG, str(tmp_path / str(lines)), str(lines)]
+        done = subprocess.run(
+            command, env=ENVIRONMENT, cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        measured.append([int(number) for number in done.stdout.split()])
+    (short, base), (long, peak) = measured
+    assert peak - base < 100 * (long - short), measured
+
+
 def test_large_and_nested_metadata(tmp_path: Path) -> None:
     deep: object = 1
     for _ in range(MAX_DEPTH - 1):

@@ -92,14 +92,19 @@ class StopAfter:
         monkeypatch.setattr(RunCallback, "on_step_end", stop)
 
 
-def test_interrupted_and_resumed_equals_unbroken(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+def test_interrupted_and_resumed_equals_unbroken(
+    tokenizer: AveyBTokenizer, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     whole = run(tmp_path / "whole", tokenizer)
     with pytest.MonkeyPatch.context() as patch:
         StopAfter(patch, 3)
         run(tmp_path / "broken", tokenizer)
     assert not (tmp_path / "broken" / "model").exists()
     assert (tmp_path / "broken" / "checkpoints" / "checkpoint-3").is_dir()
+    capfd.readouterr()
     resumed = run(tmp_path / "broken", tokenizer, resume=True)
+    printed = "".join(capfd.readouterr())
+    assert "missing keys" not in printed and "model shards" not in printed
     assert same(whole, resumed)
     losses = [
         [m["loss"] for m in read_metrics(tmp_path / f / "metrics.jsonl") if "loss" in m]

@@ -5,14 +5,12 @@ It runs by torch, on any device; `windows` says how it reads a long document.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from safetensors import safe_open
-from transformers.utils import logging
 
 from aveyb_retrieval.encoder.config import LOADING_ERRORS
 from aveyb_retrieval.encoder.embedders.embedder import number_tokens
@@ -25,11 +23,12 @@ from aveyb_retrieval.encoder.embedders.windows import (
 )
 from aveyb_retrieval.encoder.folders import fingerprint
 from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
+from aveyb_retrieval.encoder.progress_bars import without_progress_bars
 from aveyb_retrieval.encoder.text.tokenizer import as_texts
 from aveyb_retrieval.errors import ConfigError, ModelError, first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
     from typing import Self
 
     from aveyb_retrieval.encoder.text.passages import PassageSize
@@ -236,7 +235,7 @@ def load_sentence_transformer(
     options = {"dtype": precision, "use_safetensors": True}
     try:
         modules = read_modules(folder, _MODULES, _ADVICE)
-        with _no_progress_bar():
+        with without_progress_bars():
             model = SentenceTransformer(
                 str(folder),
                 device=device,
@@ -318,15 +317,3 @@ def _check_filled(model: Any, folders: list[Path]) -> None:
                 f" {missing[0]!r}; they would be random: use a complete checkpoint of this"
                 " architecture"
             )
-
-
-@contextmanager
-def _no_progress_bar() -> Iterator[None]:
-    """Keep transformers from drawing a bar while it loads weights."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -31,6 +31,7 @@ from aveyb_retrieval.errors import ModelError, first_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from typing import Self
 
 _WITHOUT_HEAD = ("", "AveyBModel", "AveyBForMaskedLM")  # classes whose folders hold no other head
 _HUB_OPTIONS = ("cache_dir", "force_download", "local_files_only", "token", "revision", "subfolder")
@@ -84,7 +85,7 @@ class CheckpointLoading:
         }
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Self:
         """Load a model whose every parameter is in the checkpoint, from safetensors only.
 
         Takes what transformers' `from_pretrained` takes. A folder or hub name in the authors'
@@ -110,8 +111,8 @@ class CheckpointLoading:
         cls._check_kind(name, settings)
         try:
             if is_released(settings):
-                return cls._from_released_folder(name, settings, args, kwargs)
-            return cls._from_own_format(name, args, kwargs)
+                return cast("Self", cls._from_released_folder(name, settings, args, kwargs))
+            return cast("Self", cls._from_own_format(name, args, kwargs))
         except SafetensorError as error:
             raise ModelError(
                 f"{name}: its safetensors file is damaged or cut short ({error}); copy or download"

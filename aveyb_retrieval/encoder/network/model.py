@@ -140,6 +140,8 @@ class AveyBForMaskedLM(AveyBPreTrainedModel):
     """The encoder with a head tied to the embedding, for masked-language modelling."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed.weight"}  # noqa: RUF012
+    # a checkpoint without it is whole: transformers' Trainer ties it and warns of nothing
+    _keys_to_ignore_on_save = {"lm_head.weight"}  # noqa: RUF012
 
     def __init__(self, config: AveyBConfig) -> None:
         """Make the model with random weights; `from_pretrained` loads trained ones."""
