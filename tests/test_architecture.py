@@ -35,6 +35,7 @@ BESIDE = {("eval", "training"), ("training", "eval")}
 # The same of the rooms of two folders, and of the files beside them.
 ROOMS = {
     "encoder": [
+        "progress_bars",
         "folders",
         "settings",
         "config",

@@ -86,6 +86,13 @@ def test_the_budget_counts_what_was_written() -> None:
     assert "\\[0] said." in prompt
 
 
+def test_a_heading_that_is_the_title_is_written_once(index: Index) -> None:
+    for heading, head in (("Lease", "[1] Lease (a, "), ("Rent", "[1] Lease > Rent (a, ")):
+        index.upsert([{"_id": "a", "title": "Lease", "text": f"# {heading}\n\nword1 is due."}])
+        prompt = hits_to_prompt(index.search("word1", k=1, unit="passage"))
+        assert prompt.startswith(head)
+
+
 def test_a_source_without_title_and_place() -> None:
     assert source_to_prompt(3, " text\n") == "[3]\ntext"
     assert source_to_prompt(1, "text", title="a\nb", place="id\n[2]") == "[1] a b (id [2])\ntext"

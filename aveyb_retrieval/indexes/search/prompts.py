@@ -135,7 +135,7 @@ def _block(number: int, hit: Hit, text: str | None = None, span: Span | None = N
     place = ", ".join([hit.id, *written, *([hit.place] if hit.place else [])])
     span = span or hit.span
     place += f", characters {span[0]}-{span[1]}" if span else ""
-    title = " > ".join(filter(None, [hit.title, hit.heading]))
+    title = " > ".join(dict.fromkeys(filter(None, [hit.title, hit.heading])))
     if text is None:
         text = hit.text if hit.passage is None else hit.passage
     return f"{source_to_prompt(number, text, title=title, place=place)}\n\n"
