@@ -112,6 +112,12 @@ def test_a_character_of_rtf_that_is_none_costs_no_more_than_itself(
     assert read("a.rtf", b"{\\rtf1\\ansi " + written + b"}").text == text
 
 
+def test_a_file_without_a_name_in_an_archive_is_read(read: Read) -> None:
+    data = make_zip({"nameless": b"tin 40", "b.txt": b"lead 12"})
+    text = read("a.zip", data.replace(b"nameless", b"\0ameless")).text
+    assert "tin 40" in text and "lead 12" in text
+
+
 def test_broken_references_and_three_thousand_pages_end(read: Read) -> None:
     broken = make_pdf([["words of a page"]]).replace(b"startxref\n", b"startxref\n9")
     assert "words" in read("xref.pdf", broken).text  # PDFium finds the objects by itself

@@ -173,9 +173,9 @@ def read_zip(data: bytes, _limits: Limits, inner: InnerFiles) -> FileText:
     """
     archive = open_archive(data)
     for info in sorted(archive.infolist(), key=lambda info: info.filename):
-        if info.is_dir() or any(
-            part.startswith((".", "__MACOSX")) for part in PurePosixPath(info.filename).parts
-        ):
+        parts = PurePosixPath(info.filename).parts
+        if info.filename.endswith("/") or any(part.startswith((".", "__MACOSX")) for part in parts):
             continue
-        inner.read(info.filename, partial(read_member, archive, info), may_be_text=True)
+        name = info.filename or "without a name"
+        inner.read(name, partial(read_member, archive, info), may_be_text=True)
     return inner.text("")

@@ -20,13 +20,16 @@ from aveyb_retrieval.documents.readers.filetext import (
     whole,
 )
 from aveyb_retrieval.documents.readers.list_numbers import number_as
+from aveyb_retrieval.documents.readers.office_pictures import OfficePictures, read_office_pictures
 from aveyb_retrieval.documents.readers.ooxml import (
     FALLBACK,
     GRAPHICS,
+    PICTURES,
     SHIFTS,
     Package,
     graphic_lines,
     is_on,
+    picture_part,
 )
 from aveyb_retrieval.documents.readers.superscripts import shifted
 from aveyb_retrieval.documents.readers.symbol_fonts import (
@@ -67,12 +70,17 @@ _ASIDES = ("footnotes", "endnotes", "comments", "header", "footer")
 _MOST_COLUMNS, _MOST_STYLES = 1000, 20  # of a table, and one based on the other
 
 
-def read_docx(data: bytes, _limits: Limits) -> FileText:
-    """Read a document of Word; notes, comments, page headers and footers stand behind the text."""
+def read_docx(data: bytes, limits: Limits) -> FileText:
+    """Read a document of Word; notes, comments, page headers and footers stand behind the text.
+
+    OCR reads the pictures of the text, not those of headers and footers, which are on each page.
+    """
     package = Package(data)
     name, root = package.main("a document of Word", "word/document.xml", f"{W}document")
     body = root.find(f"{W}body")
-    reader = _Reader(package, name)
+    names = package.related(name, "image")
+    pictures = read_office_pictures(package, names, len(data), limits)
+    reader = _Reader(package, name, pictures=pictures)
     lines = [*reader.lines(root if body is None else body), ""]
     for kind in _ASIDES:
         seen: set[str] = set()  # a header of each section, mostly the same
@@ -89,13 +97,17 @@ def read_docx(data: bytes, _limits: Limits) -> FileText:
     chunks = package.related(name, "aFChunk")
     notes = [hidden_text(reader.hidden)]
     notes += ["another document that is embedded in it is not read"] if chunks else []
+    notes.append(pictures.warning)
+    text = paragraphs(lines)
+    pictures.check_text(text)
     return FileText(
         title,
-        paragraphs(lines),
+        text,
         None,
         package.warning(*notes),
         metadata,
-        is_incomplete=bool(chunks) or package.is_incomplete,
+        is_incomplete=bool(chunks) or package.is_incomplete or pictures.is_incomplete,
+        may_recognize_more=pictures.may_recognize_more,
     )
 
 
@@ -113,7 +125,9 @@ _NO_STYLE = _Style("", None)
 
 @dataclass
 class _Line:
-    """The characters of a paragraph, and what stands beside it: boxes, charts and diagrams."""
+    """The characters of a paragraph, and what stands beside it: boxes, charts, diagrams and
+    pictures.
+    """
 
     parts: list[str] = field(default_factory=list)
     boxes: list[Any] = field(default_factory=list)
@@ -138,13 +152,18 @@ class _Line:
 class _Reader:
     """Reads one part of a document with the styles and lists of all."""
 
-    def __init__(self, package: Package, name: str, whole: _Reader | None = None) -> None:
-        self._package, self._relations, self._whole, self.hidden = (
-            package,
-            package.relations(name),
-            whole or self,
-            0,
-        )
+    def __init__(
+        self,
+        package: Package,
+        name: str,
+        whole: _Reader | None = None,
+        pictures: OfficePictures | None = None,
+    ) -> None:
+        self._package = package
+        self._relations = package.relations(name)
+        self._whole = whole or self
+        self._pictures = pictures or OfficePictures()
+        self.hidden = 0
         if whole is None:
             related = dict(self._relations.values())
             self._styles = _Styles(package.part(related.get("styles", "word/styles.xml")))
@@ -200,6 +219,8 @@ class _Reader:
         for box in line.boxes:
             if box.tag == f"{W}txbxContent":
                 yield from self.lines(box, in_cell=in_cell)
+            elif box.tag in PICTURES:
+                yield from ("", self._pictures.text(picture_part(box, self._relations)), "")
             else:
                 yield from ("", *graphic_lines(box, self._relations, self._package), "")
 
@@ -267,7 +288,7 @@ class _Reader:
                 line.add(options[chosen].get(f"{W}val") or "" if chosen < len(options) else "")
             elif tag == f"{W}checkBox":  # of an old form
                 line.add("☒" if _is_ticked(child) else "☐")
-            elif tag in (f"{W}txbxContent", *GRAPHICS):
+            elif tag in (f"{W}txbxContent", *GRAPHICS, *PICTURES):
                 line.boxes.append(child)
             elif tag in _SIGNS or tag in (f"{W}t", f"{W}sym"):
                 line.add(_character(child))

@@ -34,7 +34,7 @@ from aveyb_retrieval.documents.readers.markdown import read_markdown
 from aveyb_retrieval.documents.readers.notebook import read_notebook
 from aveyb_retrieval.documents.readers.opendocument import read_odt
 from aveyb_retrieval.documents.readers.pdf import read_pdf
-from aveyb_retrieval.documents.readers.pictures import read_picture_file
+from aveyb_retrieval.documents.readers.pictures import MIN_PICTURE_BYTES, read_picture_file
 from aveyb_retrieval.documents.readers.pptx import read_pptx
 from aveyb_retrieval.documents.readers.rtf import read_rtf
 from aveyb_retrieval.documents.readers.sheets import read_spreadsheet
@@ -70,7 +70,6 @@ _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 USERS_FILE = "users.json"  # of Slack, above its channels
 
 PICTURE = "picture"
-MIN_PICTURE_BYTES = 200  # of one that may show words
 # Each name is one of _READERS or _HOLDERS, below, or of LANGUAGES.
 SUFFIXES = {
     ".pdf": "pdf", ".docx": "docx", ".odt": "odt", ".rtf": "rtf", ".epub": "epub", ".pptx": "pptx",

@@ -119,6 +119,11 @@ def why_no_ocr(limits: Limits, installed: list[str] | None) -> str:
     return ""
 
 
+def why_unavailable(limits: Limits) -> str:
+    """Return what this process would need to read pictures; "" where it can."""
+    return why_no_ocr(limits, _languages())
+
+
 def most_pictures(size: int) -> int:
     """Return how many pictures a file of so many bytes may show."""
     return max(_MIN_PICTURES, size // _BYTES_PER_PICTURE)

@@ -33,6 +33,7 @@ A = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 R = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
 C = "{http://schemas.openxmlformats.org/drawingml/2006/chart}"
 GRAPHICS = (f"{C}chart", "{http://schemas.openxmlformats.org/drawingml/2006/diagram}relIds")
+PICTURES = (f"{A}blip", "{urn:schemas-microsoft-com:vml}imagedata")
 SHIFTS = {"superscript": 1, "subscript": -1}
 FALLBACK = "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback"
 _RELATION = "{http://schemas.openxmlformats.org/package/2006/relationships}Relationship"
@@ -56,7 +57,7 @@ class Package:
         try:
             return None if data is None else parse_xml(data, name)
         except Unreadable as error:
-            self.lost.append(str(error))
+            self._lose(str(error))
             return None
 
     def data(self, name: str) -> bytes | None:
@@ -71,8 +72,24 @@ class Package:
                 rb"http://schemas.openxmlformats.org/\1/2006/", read_member(self._archive, stored)
             )
         except Unreadable as error:
-            self.lost.append(str(error))
+            self._lose(str(error))
             return None
+
+    def picture(self, name: str) -> bytes | None:
+        """Return the bytes of a picture as they are; None where they are missing or damaged, which
+        costs no more than the picture.
+        """
+        stored = self._names.get(name.lstrip("/").lower())
+        if stored is None:
+            return None
+        try:
+            return read_member(self._archive, stored)
+        except Unreadable:
+            return None
+
+    def _lose(self, reason: str) -> None:
+        if reason not in self.lost:  # a part may be looked at twice
+            self.lost.append(reason)
 
     def main(self, kind: str, usual: str, tag: str) -> tuple[str, Any]:
         """Return the name and the root, which has this tag, of the part that a file is about."""
@@ -263,6 +280,15 @@ def _points(element: Any | None) -> dict[int, str]:
             place: one_line(value.text or "") for place, value in enumerate(element.iter(f"{C}v"))
         }
     return points
+
+
+def picture_part(reference: Any, relations: dict[str, tuple[str, str]]) -> str:
+    """The name of the part of the picture that an element of `PICTURES` shows; "" of one that is
+    not in the file.
+    """
+    identity = reference.get(f"{R}embed") or reference.get(f"{R}id") or ""
+    kind, name = relations.get(identity, ("", ""))
+    return name if kind == "image" else ""
 
 
 def graphic_lines(

@@ -6,6 +6,7 @@ import io
 import math
 import warnings
 from functools import partial
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,18 +20,24 @@ from aveyb_retrieval.documents.readers.filetext import (
     one_line,
     some,
 )
-from aveyb_retrieval.documents.readers.ocr import MAX_OCR_PIXELS, most_pictures, read_pictures
+from aveyb_retrieval.documents.readers.ocr import (
+    MAX_OCR_PIXELS,
+    most_pictures,
+    read_pictures,
+    why_unavailable,
+)
 from aveyb_retrieval.documents.readers.ocr_text import PictureText, ocr_metadata
 from aveyb_retrieval.documents.readers.pdf_text import join_words, words_with_hyphen
 from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from PIL.Image import Image
 
     from aveyb_retrieval.documents.readers.limits import Limits
 
+MIN_PICTURE_BYTES = 200  # of one in another file that may show words
 _FORMATS = ("TIFF", "PNG", "JPEG", "JPEG2000", "BMP", "GIF", "WEBP", "PPM")
 _PAGED = "TIFF"  # the pictures of other files are those of a film
 _MIN_LONG, _MIN_SHORT = 400, 200  # pixels of the sides: smaller ones are logos
@@ -75,7 +82,7 @@ def _text(outcomes: list[PictureText | Unreadable], limits: Limits) -> FileText:
         if isinstance(outcome, Unreadable):
             failed[number] = outcome
         elif outcome.text:
-            text = clean(join_words(outcome.text, words_with_hyphen(outcome.text)))
+            text = picture_words(outcome)
             certainties[number] = outcome.certainty
         parts.add(text)
     may_recognize_more = any(isinstance(reason, Unrecognized) for reason in failed.values())
@@ -90,6 +97,45 @@ def _text(outcomes: list[PictureText | Unreadable], limits: Limits) -> FileText:
         is_incomplete=bool(failed),
         may_recognize_more=may_recognize_more,
     )
+
+
+def picture_words(outcome: PictureText) -> str:
+    """Return what is read of a picture, with words that the end of a line divides as one."""
+    return clean(join_words(outcome.text, words_with_hyphen(outcome.text)))
+
+
+def read_inner_pictures(
+    contents: Mapping[str, bytes], size: int, limits: Limits
+) -> dict[str, PictureText | Unreadable]:
+    """Read the pictures in a file of `size` bytes, by their names, or say why one is not read.
+
+    Small ones are left out. Of a TIFF the first page is read.
+    """
+    why = why_unavailable(limits)
+    if why and find_spec("PIL") is None:
+        return dict.fromkeys(contents, Unrecognized(why))
+    outcomes: dict[str, PictureText | Unreadable] = {}
+    pictures: dict[str, Image] = {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, data in contents.items():
+            try:
+                picture = _open(data)
+            except Unreadable as reason:
+                outcomes[name] = reason
+                continue
+            if not _is_small(picture):
+                pictures[name] = picture
+        if why:
+            return outcomes | dict.fromkeys(pictures, Unrecognized(why))
+        most = most_pictures(size)
+        beyond = Unreadable(f"a file of {size:,} bytes shows more than {most:,} pictures")
+        outcomes |= dict.fromkeys([*pictures][most:], beyond)
+        names = [*pictures][:most]
+        pages = [partial(_page, pictures[name], 0) for name in names]
+        if pages:
+            outcomes |= zip(names, read_pictures(pages, len(pages), limits), strict=True)
+    return outcomes
 
 
 def _unread(failed: dict[int, Unreadable], count: int) -> str:

@@ -11,15 +11,19 @@ from aveyb_retrieval.documents.readers.filetext import (
     one_line,
     some,
 )
+from aveyb_retrieval.documents.readers.ocr_text import ocr_metadata
+from aveyb_retrieval.documents.readers.office_pictures import OfficePictures, read_office_pictures
 from aveyb_retrieval.documents.readers.ooxml import (
     FALLBACK,
     GRAPHICS,
+    PICTURES,
     A,
     Package,
     R,
     graphic_lines,
     is_true,
     paragraphs_of_drawing,
+    picture_part,
     words_of_drawing,
 )
 from aveyb_retrieval.errors import plural
@@ -44,29 +48,55 @@ def read_pptx(data: bytes, limits: Limits) -> FileText:
     name, root = package.main("a presentation", "ppt/presentation.xml", f"{P}presentation")
     relations = package.relations(name)
     parts, hidden, missing = Parts("slide", limits), [], []
-    slides = [slide.get(f"{R}id") or "" for slide in root.iter(f"{P}sldId")]
-    for number, identity in enumerate(slides, start=1):
-        target = relations.get(identity, ("", ""))[1]
+    identities = [slide.get(f"{R}id") or "" for slide in root.iter(f"{P}sldId")]
+    slides = [relations.get(identity, ("", ""))[1] for identity in identities]
+    pictures = read_office_pictures(package, _picture_names(package, slides), len(data), limits)
+    texts: list[str] = []
+    certainties: dict[int, float] = {}
+    for number, target in enumerate(slides, start=1):
         slide = package.part(target) if target else None
+        texts.append("")
         if slide is None:
             missing.append(number)
-        elif slide.get("show") in ("0", "false"):
+        elif _is_hidden(slide):
             hidden.append(number)
-            slide = None
-        parts.add(
-            "" if slide is None else "\n\n".join(filter(None, _slide(slide, target, package)))
-        )
+        else:
+            texts[-1] = "\n\n".join(filter(None, _slide(slide, target, package, pictures)))
+            certainty = pictures.certainty(package.related(target, "image"))
+            if certainty is not None:
+                certainties[number] = certainty
+        parts.add(texts[-1])
+    pictures.check_text("".join(texts))
     title, metadata = package.properties()
     notes = [
         f"{plural(len(numbers), 'slide')} {why}: {some(numbers)}"
         for numbers, why in ((hidden, "hidden and left out"), (missing, "missing in the file"))
         if numbers
     ]
-    is_incomplete = bool(missing) or package.is_incomplete
-    return parts.text(title, package.warning(*notes), metadata, is_incomplete=is_incomplete)
+    return parts.text(
+        title,
+        package.warning(*notes, pictures.warning),
+        metadata | ocr_metadata(certainties),
+        is_incomplete=bool(missing) or package.is_incomplete or pictures.is_incomplete,
+        may_recognize_more=pictures.may_recognize_more,
+    )
 
 
-def _slide(slide: Any, name: str, package: Package) -> Iterator[str]:
+def _picture_names(package: Package, slides: list[str]) -> Iterator[str]:
+    """The parts of the pictures on slides that are shown."""
+    for target in slides:
+        names = package.related(target, "image") if target else []
+        # looked at once more: all slides at once might not fit into memory
+        slide = package.part(target) if names else None
+        if slide is not None and not _is_hidden(slide):
+            yield from names
+
+
+def _is_hidden(slide: Any) -> bool:
+    return slide.get("show") in ("0", "false")
+
+
+def _slide(slide: Any, name: str, package: Package, pictures: OfficePictures) -> Iterator[str]:
     relations = package.relations(name)
     shapes = slide.find(f"{P}cSld/{P}spTree")
     shapes = () if shapes is None else shapes
@@ -78,7 +108,7 @@ def _slide(slide: Any, name: str, package: Package) -> Iterator[str]:
     else:
         title = None
     for shape in shapes:
-        yield from _shape(shape, title, relations, package)
+        yield from _shape(shape, title, relations, package, pictures)
     for kind, target in relations.values():
         if kind not in _BESIDE or (root := package.part(target)) is None:
             continue
@@ -93,16 +123,22 @@ def _slide(slide: Any, name: str, package: Package) -> Iterator[str]:
 
 
 def _shape(
-    shape: Any, title: Any | None, relations: dict[str, tuple[str, str]], package: Package
+    shape: Any,
+    title: Any | None,
+    relations: dict[str, tuple[str, str]],
+    package: Package,
+    pictures: OfficePictures,
 ) -> Iterator[str]:
     if shape is title or not isinstance(shape.tag, str) or shape.tag == FALLBACK:
         return
     properties = shape.find(f"*/{P}cNvPr")
     if properties is not None and is_true(properties, "hidden"):
         return
-    if shape.tag == f"{P}sp":
+    if shape.tag in (f"{P}sp", f"{P}pic"):
         if _kind(shape) != "sldNum":
             yield "\n".join(_texts(shape)).strip()
+        for reference in shape.iter(*PICTURES):
+            yield pictures.text(picture_part(reference, relations)).strip()
     elif shape.tag == f"{P}graphicFrame":
         for table in shape.iter(f"{A}tbl"):
             yield "\n".join(_rows(table))
@@ -110,7 +146,7 @@ def _shape(
             yield "\n".join(graphic_lines(reference, relations, package))
     else:  # a group, or alternatives of which the first one is read
         for inner in shape:
-            yield from _shape(inner, title, relations, package)
+            yield from _shape(inner, title, relations, package, pictures)
 
 
 def _rows(table: Any) -> Iterator[str]:
