@@ -24,7 +24,7 @@ from haystack.errors import FilterError
 from haystack.testing import document_store as suite
 from haystack.testing import document_store_async as async_suite
 
-from aveyb_retrieval import ConfigError, Embedder, InputError
+from aveyb_retrieval import ConfigError, Embedder, InputError, build_index
 from aveyb_retrieval.integrations.haystack import AveyBDocumentStore, AveyBRetriever
 from tests.contents import problems_of
 
@@ -286,3 +286,16 @@ def test_copies_by_pickle_open_the_same_index(tmp_path: Path) -> None:
     retriever = AveyBRetriever(store, top_k=1)
     assert pickle.loads(pickle.dumps(store)).filter_documents() == store.filter_documents()
     assert pickle.loads(pickle.dumps(retriever)).run("gate") == retriever.run("gate")
+
+
+def test_metadata_of_documents_stay_as_they_are(tmp_path: Path, embedder: Embedder) -> None:
+    own = {"heading": "Clause 4", "span": "2020-2024", "source_id": "SAP-9", "confidence": "high"}
+    own |= {"headings": ["a"], "duplicates": "none", "page": "iv", "page_label": "iv"}
+    rows = [{"_id": "a", "text": "The lease ends in May.", **own}, {"_id": "b", "text": "Soup."}]
+    build_index(rows, tmp_path / "own", model=embedder)
+    store = AveyBDocumentStore(str(tmp_path / "own"), model=embedder)
+    for unit in ("document", "passage"):
+        retriever = AveyBRetriever(store, top_k=1, search_options={"unit": unit})
+        (found,) = retriever.run("When does the lease end?")["documents"]
+        assert own.items() <= found.meta.items()
+        assert ("aveyb" in found.meta) == (unit == "passage")

@@ -29,7 +29,7 @@ from llama_index.core.vector_stores import (
 from llama_index.core.vector_stores.types import VectorStoreQueryMode
 from llama_index.core.vector_stores.utils import build_metadata_filter_fn
 
-from aveyb_retrieval import ConfigError, Embedder, Retriever
+from aveyb_retrieval import ConfigError, Embedder, Retriever, build_index
 from aveyb_retrieval.integrations.llama_index import (
     AveyBEmbedding,
     AveyBRetriever,
@@ -288,3 +288,13 @@ def test_copies_by_pickle_open_the_same_index(index: Path, tmp_path: Path) -> No
     store = AveyBVectorStore(tmp_path / "store")
     store.add([TextNode(id_="a", text="close the valve")])
     assert pickle.loads(pickle.dumps(store)).get_nodes(["a"]) == store.get_nodes(["a"])
+
+
+def test_metadata_of_documents_stay_as_they_are(tmp_path: Path, embedder: Embedder) -> None:
+    own = {"score": 7, "heading": "Clause 4", "span": "2020-2024", "source_id": "SAP-9"}
+    own |= {"confidence": "secret", "headings": ["a"], "duplicates": "none", "page_label": "iv"}
+    rows = [{"_id": "a", "text": "The lease ends in May.", **own}, {"_id": "b", "text": "Soup."}]
+    build_index(rows, tmp_path / "own", model=embedder)
+    retriever = AveyBRetriever(tmp_path / "own", similarity_top_k=1, model=embedder)
+    (found,) = retriever.retrieve("When does the lease end?")
+    assert own.items() <= found.node.metadata.items()
