@@ -140,6 +140,25 @@ def test_a_year_of_a_path_tells_the_files_of_one_name_apart() -> None:
     assert find("What was the revenue in 2017?", made)[0] == []  # a year alone names nothing
 
 
+@pytest.mark.parametrize("company", ["Northern Lamp Works", "Grey Harbour"])
+def test_a_name_written_as_one_word_is_worth_as_much_as_its_words(company: str) -> None:
+    names = [company, "Adobe", "Nike", "Amcor", "Pepsico", "Verizon"]
+    made = [
+        Made(f"{name.upper().replace(' ', '')}_{year}.pdf", text=f"dividends of {year}")
+        for name in names
+        for year in (2019, 2020, 2021)
+    ]
+    # one of the company's documents begins with the name in words, and with a run of two of them
+    begins = f"{company}, {''.join(company.split()[:2])}.example"
+    made[2] = Made(made[2].id, beginning=begins, text="dividends of 2021")
+    named = named_by(f"What did {company} pay in dividends for FY2020?", made)
+    assert named is not None
+    gains = dict(zip(named.competing.tolist(), named.passage_gain.tolist(), strict=True))
+    assert gains[0] == pytest.approx(gains[2])
+    assert gains[1] > gains[0]  # the year decides
+    assert named.rest == "What did pay in dividends for FY2020?"
+
+
 def test_codes_do_not_stay() -> None:
     made = [Made(f"m{n}", f"Pump KV{n}5 manual", text="oil filter") for n in range(8)]
     assert find("KV25: which oil?", made) == (["m2"], ": which oil?")

@@ -119,6 +119,10 @@ class Joined(NamedTuple):
     stop: int
     term: int
 
+    def overlaps(self, other: Joined) -> bool:
+        """Whether both have a token in common."""
+        return max(self.first, other.first) < min(self.stop, other.stop)
+
 
 def written_as_one(question: QuestionTerms) -> Iterator[tuple[int, int, str]]:
     """Write neighbors among tokens as one word: first, stop, word."""
@@ -243,6 +247,10 @@ def compare(
     for row, each in enumerate(called):
         if possible[row] or joined:  # what no valued term calls counts for joined words alone
             parts[row] = [[word in part for word in words] for part in each]
+    for name in joined:  # who is called by the joined word is called by its words
+        tokens = question.tokens[name.first : name.stop]
+        apart = sorted({column for token in tokens for column in token.terms})
+        parts[:, :, apart] |= parts[:, :, name.term, None]
     inside = np.zeros((count, len(terms)), np.bool_)
     inside[:, : question.known] = found
     return Competitors(
@@ -370,13 +378,30 @@ def _total(question: QuestionTerms, among: Competitors, values: FloatArray) -> F
         if not valued.isdisjoint(token.terms) and token.terms not in of_tokens:
             of_tokens[token.terms] = values[:, token.terms].max(axis=1)
             total += of_tokens[token.terms]
-    counted = set[int]()
-    for first, stop, term in among.joined:
-        if term in valued - counted:
-            counted.add(term)
-            apart = {each.terms for each in question.tokens[first:stop]} & of_tokens.keys()
-            alone = sum((of_tokens[each] for each in apart), np.zeros(len(values), np.float32))
-            total += np.maximum(values[:, term] - alone, 0)
+    return total + _total_of_joined(question, among, values, of_tokens)
+
+
+def _total_of_joined(
+    question: QuestionTerms,
+    among: Competitors,
+    values: FloatArray,
+    of_tokens: Mapping[tuple[int, ...], FloatArray],
+) -> FloatArray:
+    """Add up what joined words are worth beyond their tokens and beyond longer joined words that
+    share these, `[D]`.
+    """
+    total = np.zeros(len(values), np.float32)
+    added: list[tuple[Joined, FloatArray]] = []
+    for joined in sorted(among.joined, key=lambda each: each.first - each.stop):
+        tokens = {each.terms for each in question.tokens[joined.first : joined.stop]}
+        worth = values[:, joined.term]
+        for terms in tokens & of_tokens.keys():
+            worth = worth - of_tokens[terms]
+        for longer, more in added:
+            if longer.term == joined.term or longer.overlaps(joined):
+                worth = worth - more
+        added.append((joined, np.maximum(worth, 0)))
+        total += added[-1][1]
     return total
 
 
