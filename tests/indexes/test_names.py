@@ -159,6 +159,15 @@ def test_a_name_written_as_one_word_is_worth_as_much_as_its_words(company: str) 
     assert named.rest == "What did pay in dividends for FY2020?"
 
 
+@pytest.mark.parametrize("others", [4, 7, 40, 150])
+def test_a_sure_name_weighs_the_same_among_few_and_many(others: int) -> None:
+    made = [Made(f"m{n}", f"Pump KV{n}5 manual", text="oil filter") for n in range(others + 1)]
+    named = named_by("Which oil does the KV25 take?", made)
+    assert named is not None
+    assert named.docs.tolist() == [2]
+    assert named.passage_gain.tolist() == [pytest.approx(0.5 * (1 - 1 / 40))]
+
+
 def test_codes_do_not_stay() -> None:
     made = [Made(f"m{n}", f"Pump KV{n}5 manual", text="oil filter") for n in range(8)]
     assert find("KV25: which oil?", made) == (["m2"], ": which oil?")
