@@ -168,6 +168,14 @@ def test_a_sure_name_weighs_the_same_among_few_and_many(others: int) -> None:
     assert named.passage_gain.tolist() == [pytest.approx(0.5 * (1 - 1 / 40))]
 
 
+def test_numbers_of_a_name_go_with_it_and_years_stay() -> None:
+    made = [Made(f"m{n}", f"AeroMix {n}00 manual, 2023", text="filter") for n in range(1, 9)]
+    assert find("Which filter has the AeroMix 300?", made) == (["m3"], "Which filter has the ?")
+    made = [Made(f"{bird}_{2016 + n}.pdf", text="sales") for n, bird in enumerate(BIRDS)]
+    question = "What were the 3 largest sales of Osprey 2016?"
+    assert find(question, made) == (["Osprey_2016.pdf"], "What were the 3 largest sales of 2016?")
+
+
 def test_codes_do_not_stay() -> None:
     made = [Made(f"m{n}", f"Pump KV{n}5 manual", text="oil filter") for n in range(8)]
     assert find("KV25: which oil?", made) == (["m2"], ": which oil?")

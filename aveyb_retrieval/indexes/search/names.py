@@ -49,7 +49,7 @@ _POSSESSIVE = re.compile(r"['\u2019]s\b")
 class Token(NamedTuple):
     """A run of letters in a question: its characters, its terms (none: a stop word).
 
-    `kept` runs stay in the rest of the question: numbers, and what holds a year.
+    `kept` runs hold a year: they stay in the rest of the question.
     """
 
     start: int
@@ -93,7 +93,7 @@ def question_terms(text: str, words: Sequence[str], language: Language) -> Quest
         first = bisect_left(spans, (run.start(), 0))
         inside = spans[first : bisect_left(spans, (run.end(), 0))]
         numbers = [] if run[0].isdecimal() else _NUMBER_PART.findall(run[0])
-        kept = run[0].isdecimal() or bool(numbers)
+        kept = bool(_NUMBER_PART.search(run[0]))
         parts = [columns.setdefault(number, len(columns)) for number in numbers]
         if run.span() in pieces or not inside:
             own = [columns[word] for span in inside for word in pieces[span]]
