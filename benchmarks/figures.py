@@ -441,6 +441,11 @@ def filings(document: Any) -> list[Row]:
         }
         for k in (1, 3, 10)
     ]
+    cited = {
+        "measure": "the page cited",
+        "all": document["cited page, all"],
+        "right": document["cited page, right filing"],
+    }
     firsts = [
         {
             "measure": f"the right filing first, by {unit}",
@@ -448,7 +453,7 @@ def filings(document: Any) -> list[Row]:
         }
         for unit in ("passages", "documents")
     ]
-    return [*pages, *firsts]
+    return [*pages, cited, *firsts]
 
 
 def citations(document: Any) -> list[Row]:
