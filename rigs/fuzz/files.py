@@ -89,6 +89,19 @@ def _mailbox_in_archive() -> bytes:
     return out.getvalue()
 
 
+def _letter_with_picture() -> bytes:
+    import docx
+    from PIL import Image
+
+    picture, out = io.BytesIO(), io.BytesIO()
+    Image.new("L", (500, 250), 250).save(picture, "PNG")  # without words, which would take seconds
+    document = docx.Document()
+    document.add_picture(picture)
+    document.add_paragraph("The rent is due in May.")
+    document.save(out)
+    return out.getvalue()
+
+
 _OTHERS: dict[str, Callable[[], bytes]] = {
     "ics": lambda: _CALENDAR,
     "vcf": lambda: _CARD,
@@ -98,6 +111,7 @@ _OTHERS: dict[str, Callable[[], bytes]] = {
     "xml": _XML.encode,
     "vtt": lambda: _VTT,
     "emlx": _apple_mail,
+    "picture.docx": _letter_with_picture,
     "mbox.zip": _mailbox_in_archive,
     "tnef": lambda: tnef(*tnef_samples()),
     "xhtml": lambda: (

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import io
+import os
+import re
+import zipfile
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from aveyb_retrieval import Retriever, build_index, sync_index
 from aveyb_retrieval.documents.corpus import read_corpus
 from aveyb_retrieval.documents.readers import pictures
 from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.records import Notice, Record, Rejected
 from tests.documents.scans import NEEDS_TESSERACT, drawn, pretended_tesseract, saved
 from tests.documents.test_scans import PATIENT, read_one
+from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,6 +113,47 @@ def test_without_the_program_pictures_are_counted_and_documents_of_them_named(
     assert isinstance(scan, Rejected) and scan.ocr_try is not None
     assert scan.reason == f"no text: 1 of 1 picture not read ({NEEDED})"
     assert isinstance(plain, Record) and "Dear Bob" in plain.text
+
+
+@NEEDS_TESSERACT
+def test_a_sync_reads_pictures_once_tesseract_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, path = tmp_path / "docs", os.environ["PATH"]
+    folder.mkdir()
+    (folder / "a.docx").write_bytes(letter("Dear Ada,", SCAN))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    build_index(folder, tmp_path / "i", model=FakeEmbedder())
+    assert sync_index(folder, tmp_path / "i", model=FakeEmbedder()).unchanged == 1
+    monkeypatch.setenv("PATH", path)
+    assert sync_index(folder, tmp_path / "i", model=FakeEmbedder()).replaced == 1
+    with Retriever.load(tmp_path / "i", model=FakeEmbedder()) as retriever:
+        (document,) = retriever.documents()
+    assert WORDS in document.text
+
+
+IMAGE_IN_VML = (
+    b'<w:p><w:r><w:pict><v:shape xmlns:v="urn:schemas-microsoft-com:vml">'
+    b'<v:imagedata r:id="%s"/></v:shape></w:pict></w:r></w:p>'
+)
+
+
+@NEEDS_TESSERACT
+def test_a_picture_of_an_old_document_is_read_and_a_link_is_none(tmp_path: Path) -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(letter("Dear Ada,", SCAN))) as archive:
+        identity = re.findall(rb'r:embed="(\w+)"', archive.read("word/document.xml"))[0]
+        with zipfile.ZipFile(out, "w") as copy:
+            for name in archive.namelist():
+                data = archive.read(name)
+                if name == "word/document.xml":
+                    old = IMAGE_IN_VML % identity + IMAGE_IN_VML % b"rId999"
+                    data = data.replace(b"r:embed", b"r:link").replace(
+                        b"<w:sectPr", old + b"<w:sectPr"
+                    )
+                copy.writestr(name, data)
+    item = read_one(tmp_path, "a.docx", out.getvalue())
+    assert isinstance(item, Record) and item.text.split("\n\n") == ["Dear Ada,", WORDS]
 
 
 @NEEDS_TESSERACT
