@@ -14,9 +14,9 @@ _FORWARDS = (
     r"fwd?|fw|wg|tr|rv|enc|vb|vl|pd|i|doorst|továbbítás|ilt|i̇lt|πρθ|пересл|הועבר|"
     r"转发|轉寄|転送|전달"
 )
-_ANSWER = re.compile(rf"\s*(?:{_ANSWERS}){_COUNT}\s*[:：]", re.IGNORECASE)
-_FORWARD = re.compile(rf"\s*(?:{_FORWARDS}){_COUNT}\s*[:：]", re.IGNORECASE)
-_LIST = re.compile(r"\s*\[[^\[\]\n]{1,60}\]")  # a mailing list's name
+_ANSWER = re.compile(rf"\s{{0,2}}(?:{_ANSWERS}){_COUNT}\s{{0,2}}[:：]", re.IGNORECASE)
+_FORWARD = re.compile(rf"\s{{0,2}}(?:{_FORWARDS}){_COUNT}\s{{0,2}}[:：]", re.IGNORECASE)
+_LIST = re.compile(r"\s{0,2}\[[^\[\]\n]{1,60}\]")  # a mailing list's name
 
 
 def is_answer(subject: str) -> bool:
