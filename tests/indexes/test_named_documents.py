@@ -270,6 +270,25 @@ def test_a_question_that_is_all_name_finds_the_beginning(
             assert (hit.id, hit.span and hit.span[0]) == (contract(n, form)["_id"], 0)
 
 
+def test_a_long_rest_is_not_encoded_again(
+    indexes: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded = list[str]()
+    encode = named_documents._encode
+
+    def count(search: Any, text: str) -> Any:
+        encoded.append(text)
+        return encode(search, text)
+
+    monkeypatch.setattr(named_documents, "_encode", count)
+    question = "In the Osprey contract, how much notice is needed to end it?"
+    with Retriever.load(indexes["title"]) as retriever:
+        assert retriever.search(question, k=3, unit="passage")
+        assert len(encoded) == 1
+        assert retriever.search(f"{question} {'gravel ' * 1000}", k=3, unit="passage")
+    assert len(encoded) == 1
+
+
 def test_long_titles_and_questions_raise_nothing(tmp_path: Path) -> None:
     """Titles of 10,000 words, all the same, and a question of as many."""
     title = " ".join(f"word{n}" for n in range(10_000))

@@ -330,6 +330,22 @@ def test_words_that_may_call_a_document() -> None:
     assert name_words(ENGLISH, "", "", {}) == ""
 
 
+def test_joined_words_are_split_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = list[str]()
+    split = Language.in_order
+
+    def count(rules: Language, text: str) -> list[str]:
+        texts.append(text)
+        return split(rules, text)
+
+    monkeypatch.setattr(Language, "in_order", count)
+    question = "Which prices does Northern Lamp Works ask for spare parts, and Grey Harbour?"
+    terms = question_terms(question, ENGLISH.words(question), ENGLISH)
+    words = naming_words(terms, ENGLISH)
+    assert len(texts) == 1
+    assert {"greyharbour", *ENGLISH.in_order("northernlampworks northernlamp")} <= {*words}
+
+
 def test_only_selected_documents_are_named() -> None:
     made = contracts(title="Supply agreement {}")
     assert named_by("Osprey: what notice?", made, within=[1, 3]) is None

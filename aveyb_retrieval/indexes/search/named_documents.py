@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 PASSAGES_COMPETING = 100  # by vectors, and as many by words: their documents compete
 MIN_COMPETITORS = 2  # a single document has no name that tells it from others
 PASSAGES_OF_NAMED = 16  # of a named document that are nearest to the rest of the question
+# of a rest that is encoded by itself: names of 64 words hardly move the vector of a longer one
+MAX_REST_CHARACTERS = 4000
 MAX_CALLED = 4096  # documents whose names are remembered: about a kilobyte each
 
 
@@ -220,7 +222,8 @@ def _make(evidence: Evidence, named: Named, competing: IntArray) -> NamedDocumen
     if not named.rest:
         firsts = named.docs[view.passage_counts(named.docs) > 0] << PASSAGE_BITS
         return NamedDocuments(named, shares, lambda: question.vector, lambda _: firsts)
-    if named.rest == question.text:
+    is_long = len(named.rest) > MAX_REST_CHARACTERS
+    if is_long or named.rest == question.text:
         docs, encode = named.docs[~find_in(competing, named.docs)[1]], lambda: question.vector
     else:
         docs, encode = named.docs, start(partial(_encode, evidence, named.rest))

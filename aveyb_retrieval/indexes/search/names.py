@@ -142,8 +142,8 @@ def written_as_one(question: QuestionTerms) -> Iterator[tuple[int, int, str]]:
 
 def naming_words(question: QuestionTerms, language: Language) -> list[str]:
     """Return the words that may call a document: the question's terms, and joined words."""
-    joined = (language.in_order(word) for _, _, word in written_as_one(question))
-    return list(dict.fromkeys([*question.terms, *chain.from_iterable(joined)]))
+    joined = language.in_order(" ".join(word for _, _, word in written_as_one(question)))
+    return list(dict.fromkeys([*question.terms, *joined]))
 
 
 def propose(

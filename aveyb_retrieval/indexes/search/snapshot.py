@@ -82,6 +82,8 @@ class Renamed:
 
     def corrected(self, word: str, docs: IntArray, keep: Keep) -> IntArray:
         """The documents that a word calls, ascending, given those `[n]` that its list has."""
+        if not len(self.docs):
+            return np.sort(docs)
         docs = docs[~find_in(self.docs, docs)[1]]
         new = self.called.get(word, docs[:0])
         return np.sort(np.concatenate([docs, new[keep(new)]]))
