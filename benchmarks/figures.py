@@ -564,3 +564,21 @@ def operators(document: Any) -> list[Row]:
     """Return one row: a hybrid search of a million passages with each operator."""
     row = document["columns"]["1000000x8"]["ours"]
     return [{label: two_digits(row[key]) for label, (key, _) in SEARCHES.items()}]
+
+
+def languages(document: Any) -> list[Row]:
+    """Return a row for each search of xquad.json, with its NDCG@10 by language."""
+    searches = {
+        "words alone": ("default", "words"),
+        "embedded, default": ("default", "default"),
+        "embedded, vectors alone": ("default", "vectors"),
+        "`languages`, default": ("languages", "default"),
+        "`languages`, vectors alone": ("languages", "vectors"),
+        "`languages`, vectors alone, English questions": ("languages", "english vectors"),
+        "`languages`, default, English questions": ("languages", "english default"),
+    }
+    return [
+        {"label": label}
+        | {row["language"]: row[field] for row in document["rows"] if row["model"] == model}
+        for label, (model, field) in searches.items()
+    ]

@@ -671,6 +671,16 @@ BLOCKS: dict[str, Sequence[Table | Paragraph] | Callable[[], str]] = {
             },
         )
     ],
+    "languages": [
+        Table(
+            "xquad.json",
+            figures.languages,
+            {
+                "search": "{label}",
+                **{name: f"{{{name}:.3f}}" for name in ("de", "es", "ru", "zh", "ar", "en")},
+            },
+        )
+    ],
     "contracts": [
         Table(
             "passages.json",
