@@ -23,7 +23,7 @@ from aveyb_retrieval.errors import IndexFormatError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_BLOCK = 1 << 20
+_BLOCK_BYTES = 1 << 20
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none of the three
 _ALWAYS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -233,7 +233,7 @@ def hash_file(path: Path, *, follow_links: bool = False) -> FileInfo:
     """Read a regular file in blocks and return its size and sha256."""
     digest, size = hashlib.sha256(), 0
     with open_regular(path, follow_links=follow_links) as handle:
-        while block := handle.read(_BLOCK):
+        while block := handle.read(_BLOCK_BYTES):
             digest.update(block)
             size += len(block)
     return FileInfo(size, digest.hexdigest())

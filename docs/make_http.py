@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.limits import ServerLimits
 from aveyb_retrieval.server.openapi import describe
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ Generated from what a server with default limits answers at `/openapi.json`. Wha
 """  # noqa: E501
 
 
-DOCUMENT = describe(Limits())
+DOCUMENT = describe(ServerLimits())
 
 
 def type_of(schema: Mapping[str, Any]) -> str:

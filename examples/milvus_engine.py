@@ -52,7 +52,7 @@ from aveyb_retrieval.errors import (
     InputError,
     first_line,
 )
-from aveyb_retrieval.indexes.engine import SAMPLE
+from aveyb_retrieval.indexes.engine import SAMPLE_DOCUMENTS
 from aveyb_retrieval.indexes.store.words import K1, B
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
 
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
         Rows,
         Version,
     )
-    from aveyb_retrieval.indexes.store.filters import Condition, Filter
+    from aveyb_retrieval.indexes.store.filters import Filter, FilterCondition
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
     Row = dict[str, Any]
@@ -86,7 +86,7 @@ SAMPLED = 60.0  # seconds that what a sample says is remembered while the counts
 class MilvusFilters(FactFilters):
     """Filters as expressions of Milvus."""
 
-    def has_part(self, field: str, text: str) -> Condition:
+    def has_part(self, field: str, text: str) -> FilterCondition:
         """The field is a string that holds this text, letter by letter."""
         if any(letter in text for letter in "%_\\"):
             raise ConfigError(
@@ -199,7 +199,9 @@ class MilvusView(CollectionView):
 
     def _words_of_sample(self) -> tuple[int, Counter[str]]:
         """How many passages a sample of documents has, and how many of these hold each word."""
-        rows = self.read("passage", ("words",), self.passage_numbers(self.sample(SAMPLE)).tolist())
+        rows = self.read(
+            "passage", ("words",), self.passage_numbers(self.sample(SAMPLE_DOCUMENTS)).tolist()
+        )
         return len(rows), Counter(word for (words,) in rows for word in set(words.split()))
 
     def read(

@@ -143,7 +143,7 @@ MODE = choose(
     default="hybrid",
 )
 QUIET = click.option("--quiet", is_flag=True, help="Show no progress.")
-LARGEST_NUMBER = 2**53  # beyond it, floats leave whole numbers out, and nothing here counts as far
+LARGEST_COUNT = 2**53  # beyond it, floats leave whole numbers out, and nothing here counts as far
 
 
 def check_numbers(command: click.Command) -> None:
@@ -158,7 +158,7 @@ def check_numbers(command: click.Command) -> None:
         then: Callable[..., Any] | None, context: click.Context, option: click.Parameter, value: Any
     ) -> Any:
         for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, (int, float)) and not abs(number) <= LARGEST_NUMBER:
+            if isinstance(number, (int, float)) and not abs(number) <= LARGEST_COUNT:
                 raise click.BadParameter(
                     f"{number} is not a number from -2^53 to 2^53.", context, option
                 )

@@ -136,12 +136,12 @@ def run(
     from rich.console import Console
 
     from aveyb_retrieval.eval.base import check_run_ids, write_run
-    from aveyb_retrieval.eval.build import ModelOptions, make_systems
+    from aveyb_retrieval.eval.build import EvalModelOptions, make_systems
     from aveyb_retrieval.eval.encoders import LoadOptions
     from aveyb_retrieval.eval.metrics import load_trec_eval
     from aveyb_retrieval.eval.runner import (
+        EvalSettings,
         ResultCache,
-        Settings,
         print_results,
         run_system,
         write_json,
@@ -150,7 +150,10 @@ def run(
     load_trec_eval()  # not found missing only after hours of encoding
     console = Console()
     folder = cache or Path.home() / ".cache" / "aveyb-retrieval" / "eval"
-    conditions, options = Settings(**settings), ModelOptions(load=LoadOptions(**load), **how)
+    conditions, options = (
+        EvalSettings(**settings),
+        EvalModelOptions(load=LoadOptions(**load), **how),
+    )
     results, runs = [], []
     with common.progress_bar(not quiet) as progress:
         for name in data:

@@ -6,7 +6,7 @@ from dataclasses import fields
 
 import click
 
-from aveyb_retrieval.server.limits import Limits, flag
+from aveyb_retrieval.server.limits import ServerLimits, flag
 
 MIN_SECTIONED_OPTIONS = 15  # below, one list is read at a glance
 
@@ -87,7 +87,9 @@ SECTIONS = {
         "--log-questions",
         "--originals",
     ),
-    "Limits": tuple(flag(limit.name) for limit in fields(Limits) if flag(limit.name) not in _MODEL),
+    "ServerLimits": tuple(
+        flag(limit.name) for limit in fields(ServerLimits) if flag(limit.name) not in _MODEL
+    ),
     "Model": _MODEL,
     "Several machines": (
         "--share",

@@ -34,8 +34,8 @@ _OUT: Any = {
     "type": common.INDEX,
     "help": "Directory of the index, or its address in a store.",
 }
-_NAMED = 20  # lines or files that a summary names
-WIDTH = 300  # characters that are shown of a passage, or of a document without passages
+_NAMED_LINES = 20  # lines or files that a summary names
+SHOWN_CHARACTERS = 300  # characters that are shown of a passage, or of a document without passages
 RESUMABLE = ("build", "copy", "add", "upsert", "delete", "sync", "compact", "publish")
 
 
@@ -362,7 +362,7 @@ def print_report(report: Report, *, verbose: bool = False) -> None:
     if report.rejected and report.rejected_file is not None:
         with report.rejected_file.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines):
-                if number == _NAMED and not verbose:
+                if number == _NAMED_LINES and not verbose:
                     click.echo("  ... (--verbose names all of them)", err=True)
                     break
                 item = json.loads(line)
@@ -796,9 +796,9 @@ def _marked(hit: Hit, span: tuple[int, int]) -> str:
     places = [
         place[0] for place in (hit.best_sentence, *marks) if place and first <= place[0] < last
     ]
-    if last - first > WIDTH and places:
-        start = min(places[0], last - WIDTH)
-    stop = min(start + WIDTH, last)
+    if last - first > SHOWN_CHARACTERS and places:
+        start = min(places[0], last - SHOWN_CHARACTERS)
+    stop = min(start + SHOWN_CHARACTERS, last)
     parts, end = ["… "] if start > first else [], start
     for begin, over in (mark for mark in marks if start <= mark[0] and mark[1] <= stop):
         parts += [

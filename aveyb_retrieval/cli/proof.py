@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.search.quotes import QuoteCheck
 
-MAX_ANSWER = 10 << 20  # bytes
+MAX_ANSWER_BYTES = 10 << 20  # bytes
 _ONLY = filter_option("Only in documents that match this condition on the metadata.")
 _AS_JSON = click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 
@@ -54,9 +54,11 @@ def check(
         )
         raise SystemExit(0 if checked.holds else 1)
 
-    data = answer.read(MAX_ANSWER + 1)
-    if len(data) > MAX_ANSWER:
-        raise InputError(f"{answer.name}: more than {MAX_ANSWER >> 20} MiB; check it in parts")
+    data = answer.read(MAX_ANSWER_BYTES + 1)
+    if len(data) > MAX_ANSWER_BYTES:
+        raise InputError(
+            f"{answer.name}: more than {MAX_ANSWER_BYTES >> 20} MiB; check it in parts"
+        )
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

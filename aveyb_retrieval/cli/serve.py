@@ -12,7 +12,7 @@ from aveyb_retrieval.cli import common
 from aveyb_retrieval.cli.help import examples
 from aveyb_retrieval.errors import ConfigError, extra_for, plural
 from aveyb_retrieval.server.addresses import LOOPBACK
-from aveyb_retrieval.server.limits import Limits, flag
+from aveyb_retrieval.server.limits import ServerLimits, flag
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LIMITS = common.gather(
     "limits",
-    Limits,
+    ServerLimits,
     *(
         click.option(
             flag(limit.name),
@@ -29,7 +29,7 @@ LIMITS = common.gather(
             metavar=limit.metadata["unit"],
             help=limit.metadata["meaning"],
         )
-        for limit in fields(Limits)
+        for limit in fields(ServerLimits)
     ),
 )
 
@@ -101,7 +101,7 @@ def main(
     hosts: tuple[str, ...],
     cors_origins: tuple[str, ...],
     proxies: tuple[str, ...],
-    limits: Limits,
+    limits: ServerLimits,
     **model: Any,
 ) -> None:
     """Serve INDEXES over HTTP: a page for people, JSON for programs.

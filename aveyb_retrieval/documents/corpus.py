@@ -62,7 +62,7 @@ from aveyb_retrieval.errors import InputError, extra_for
 OpenBlocks = Callable[[], Iterator[bytes]]  # of a table from its start, as UTF-8
 
 
-def read_table(
+def read_table_rows(
     open_blocks: OpenBlocks, source: str, reading: Reading, *, tabs: bool
 ) -> Iterator[Item]:
     """Read a CSV or TSV file twice: for the types of its columns, then for its documents.
@@ -315,7 +315,7 @@ def _read_file(path: Path, reading: Reading, watch: Watch) -> Iterator[Item]:
             except Unreadable as reason:
                 raise InputError(f"{path_text(path)}: {reason}") from None
     elif suffix in (".csv", ".tsv"):
-        yield from read_table(
+        yield from read_table_rows(
             lambda: _blocks(path, compression, reading.encoding),
             path_text(path),
             reading,

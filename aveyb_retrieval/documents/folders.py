@@ -28,8 +28,8 @@ from aveyb_retrieval.documents.readers.encodings import decode
 from aveyb_retrieval.documents.readers.filetext import Unreadable, Unrecognized
 from aveyb_retrieval.documents.readers.kinds import (
     CHAT,
-    LOOKED_AT,
     PICTURE,
+    SAMPLE_BYTES,
     SUFFIXES,
     TABLES,
     USERS_FILE,
@@ -61,7 +61,7 @@ from aveyb_retrieval.documents.reading import (
     split_suffix,
 )
 from aveyb_retrieval.documents.records import (
-    LONGEST_REASON,
+    MAX_REASON_CHARACTERS,
     BadRecord,
     FieldNames,
     FileOrigin,
@@ -322,7 +322,7 @@ _SLACK_LISTS = (  # files of an export that hold no messages; the first two are 
     "lists.json",
     "org_users.json",
 )
-_NAMED = 5  # suffixes that a summary names
+_NAMED_SUFFIXES = 5  # suffixes that a summary names
 _NOT_READ = "not_read"  # the field that says what of a document is missing
 _OF_PICTURES = ("pdf", PICTURE)  # kinds of files that may hold pictures and no words
 
@@ -442,7 +442,7 @@ class _Lister:
         is_json = path.suffix.lower() == ".json"
         if path.name.startswith(".") or (has_suffix(path.name) and not is_json):
             return None
-        start = first_bytes(path, LOOKED_AT, follow_links=self._follow_links)
+        start = first_bytes(path, SAMPLE_BYTES, follow_links=self._follow_links)
         if is_json:
             return CHAT if looks_like_chat(start) else None
         if looks_like_mailbox(start):  # a folder of Thunderbird's
@@ -586,7 +586,7 @@ def _left_out(
 def summary(notices: list[Notice]) -> str:
     """Say in a few words how many files were left out, by their reasons."""
     counts = Counter(notice.reason for notice in notices if notice.left_out)
-    named = [f"{count:,} {reason}" for reason, count in counts.most_common(_NAMED)]
+    named = [f"{count:,} {reason}" for reason, count in counts.most_common(_NAMED_SUFFIXES)]
     unnamed = len(counts) - len(named)
     return "; ".join([*named, *([f"{unnamed:,} other reasons"] if unnamed else [])])
 
@@ -667,7 +667,7 @@ def _read(
     except Unreadable as reason:
         yield Rejected(
             location,
-            shortened(str(reason), LONGEST_REASON),
+            shortened(str(reason), MAX_REASON_CHARACTERS),
             "",
             in_folder=not file.named,
             ocr_try=_ocr_try(reason, conditions),
@@ -683,7 +683,7 @@ def _read(
             in_folder=True,
         )
         return
-    warning = shortened(text.warning, LONGEST_REASON)
+    warning = shortened(text.warning, MAX_REASON_CHARACTERS)
     is_empty = not text.text.strip()
     # a picture without words is looked at once, as long as it stays the same
     is_tried = text.may_recognize_more or (is_empty and file.kind.name in _OF_PICTURES)

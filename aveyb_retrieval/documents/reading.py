@@ -23,9 +23,9 @@ from aveyb_retrieval.documents.readers.encodings import (
 from aveyb_retrieval.documents.readers.filetext import too_long
 from aveyb_retrieval.documents.readers.limits import FILE_SECONDS, OCR_SECONDS, Limits
 from aveyb_retrieval.documents.records import (
-    LARGEST_LINE,
-    MAX_LINE,
-    SHOWN,
+    LARGEST_LINE_BYTES,
+    MAX_LINE_BYTES,
+    SHOWN_CHARACTERS,
     BadRecord,
     FieldNames,
     Item,
@@ -74,7 +74,7 @@ class Reading:
     """
 
     names: FieldNames = field(default_factory=FieldNames)
-    max_line: int = MAX_LINE
+    max_line: int = MAX_LINE_BYTES
     encoding: str | None = None
     types: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     follow_links: bool = False
@@ -89,10 +89,11 @@ class Reading:
         if (
             isinstance(length, bool)
             or not isinstance(length, int)
-            or not 1 <= length <= LARGEST_LINE
+            or not 1 <= length <= LARGEST_LINE_BYTES
         ):
             raise ConfigError(
-                f"max_line={length!r}: must be a whole number of bytes from 1 to {LARGEST_LINE:,}"
+                f"max_line={length!r}: must be a whole number of bytes from 1 to"
+                f" {LARGEST_LINE_BYTES:,}"
             )
         if self.encoding is not None and (
             not isinstance(self.encoding, str) or not python_encoding(self.encoding)
@@ -266,12 +267,12 @@ def is_utf8(blocks: Iterable[bytes]) -> bool:
     return True
 
 
-_BLOCK = 1 << 20
+_BLOCK_BYTES = 1 << 20
 _CODECS = {".gz": "gzip", ".zst": "zstd"}
 COMPRESSED = tuple(_CODECS)
 _BETWEEN = re.compile(r"[ \t\r\n,]*")
 _DECODER = json.JSONDecoder(parse_constant=refuse_constant, object_pairs_hook=unique_fields)
-_LEAST = 1 << 16  # characters that are read at once
+_MIN_READ_CHARACTERS = 1 << 16  # characters that are read at once
 
 
 def read_objects(path: str | Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -283,12 +284,12 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
     path = Path(path)
     try:
         with path.open("rb") as handle:
-            lines = split_lines(decompress(handle, path, split_suffix(path)[1]), LARGEST_LINE)
+            lines = split_lines(decompress(handle, path, split_suffix(path)[1]), LARGEST_LINE_BYTES)
             for number, line in enumerate(lines, start=1):
                 where = f"{path}, line {number}"
                 if isinstance(line, LongLine):
                     raise InputError(
-                        f"{where}: {line.length:,} bytes; a line has at most {LARGEST_LINE:,}"
+                        f"{where}: {line.length:,} bytes; a line has at most {LARGEST_LINE_BYTES:,}"
                     )
                 if line.strip():
                     yield number, _object(line)
@@ -309,7 +310,7 @@ def split_suffix(path: PurePath) -> tuple[str, str]:
 
 def read_blocks(handle: BinaryIO) -> Iterator[bytes]:
     """Yield the rest of a file in blocks."""
-    while block := handle.read(_BLOCK):
+    while block := handle.read(_BLOCK_BYTES):
         yield block
 
 
@@ -372,7 +373,7 @@ def _line(pieces: list[bytes], length: int, longest: int, first: bool) -> bytes 
     line = b"".join(pieces)
     if first:
         line = line.removeprefix(codecs.BOM_UTF8)
-    return line if length <= longest else LongLine(line[:SHOWN], length)
+    return line if length <= longest else LongLine(line[:SHOWN_CHARACTERS], length)
 
 
 def _object(line: bytes) -> Mapping[str, Any]:
@@ -494,7 +495,7 @@ class _Buffer:
             held = len(self.characters) - start
             if held > longest:
                 raise self.error(f"not JSON, or an object of {too_long(held, longest)}")
-            self.read(max(held, _LEAST))
+            self.read(max(held, _MIN_READ_CHARACTERS))
 
     def next_character(self) -> str:
         """Move over white space and commas; return the character there, "" at the end."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MAX_PAGES = 1 << 20
 UNITS = ("page", "slide", "sheet", "line", "file", "time")
-LONGEST_LABEL = 200  # characters; a label is "iv" or "A-12"
+MAX_LABEL_CHARACTERS = 200  # characters; a label is "iv" or "A-12"
 
 
 class Page(NamedTuple):
@@ -74,7 +74,9 @@ class Pages:
             raise ValueError("pages out of order")
         if self.labels and len(self.labels) != len(self.starts):
             raise ValueError(f"{len(self.labels)} labels for {len(self.starts)} pages")
-        if not all(isinstance(label, str) and len(label) <= LONGEST_LABEL for label in self.labels):
+        if not all(
+            isinstance(label, str) and len(label) <= MAX_LABEL_CHARACTERS for label in self.labels
+        ):
             raise ValueError("a page label that is not a short text")
         if self.unit not in UNITS:
             raise ValueError(f"pages of an unknown unit {self.unit!r}")
@@ -169,17 +171,19 @@ class Edits:
 
 
 MAIL_TYPES = frozenset({"mail", "outlook", "applemail"})  # of documents, their field `type`
-MAX_LINE = 64 << 20  # bytes of a line, and of a document that is not read from a line
+MAX_LINE_BYTES = 64 << 20  # bytes of a line, and of a document that is not read from a line
 # a byte may become four, and a column of texts in memory ends at 2^31 bytes
-LARGEST_LINE = 256 << 20
-SHOWN = 4096  # characters of an unusable line that the list of rejected lines repeats
+LARGEST_LINE_BYTES = 256 << 20
+SHOWN_CHARACTERS = 4096  # characters of an unusable line that the list of rejected lines repeats
 MAX_INTEGER_BITS = (
     12_000  # of a whole number; Python itself refuses to write more than 4,300 digits
 )
-LONGEST_REASON = 300  # characters; what a hostile file is called or says of itself may stand in it
+MAX_REASON_CHARACTERS = (
+    300  # characters; what a hostile file is called or says of itself may stand in it
+)
 # of nested metadata; recursive readers of JSON, Python's among them, give up at about 1,000
 MAX_DEPTH = 100
-_NAMED = 20  # fields that a message names
+_NAMED_FIELDS = 20  # fields that a message names
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 OnError = Literal["auto", "stop", "skip"]
@@ -405,7 +409,11 @@ def as_text(value: object) -> str:
         text = value if isinstance(value, str) else repr(value)
     except (ValueError, RecursionError) as error:  # a number of too many digits, a list in itself
         return f"<{type(value).__name__} that cannot be shown: {error}>"
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}... ({len(text):,} characters in all)"
+    return (
+        text
+        if len(text) <= SHOWN_CHARACTERS
+        else f"{text[:SHOWN_CHARACTERS]}... ({len(text):,} characters in all)"
+    )
 
 
 Item = Record | Rejected | Notice
@@ -512,8 +520,8 @@ def _missing(row: Mapping[str, Any], field: str) -> str:
     """How a field is missing from an object, and which fields are there."""
     if field in row:
         return "null"
-    listed = ", ".join(repr(name) for name in itertools.islice(row, _NAMED)) + (
-        ", ..." if len(row) > _NAMED else ""
+    listed = ", ".join(repr(name) for name in itertools.islice(row, _NAMED_FIELDS)) + (
+        ", ..." if len(row) > _NAMED_FIELDS else ""
     )
     return f"missing; the fields are {as_text(listed)}" if row else "missing; the object is empty"
 
@@ -580,9 +588,10 @@ def to_plain(value: Any) -> Any:
 
 
 def _encodable(field: str, value: str) -> None:
-    if len(value) > LARGEST_LINE:
+    if len(value) > LARGEST_LINE_BYTES:
         raise BadRecord(
-            f"the {field} has {len(value):,} characters; at most {LARGEST_LINE:,} can be stored"
+            f"the {field} has {len(value):,} characters; at most {LARGEST_LINE_BYTES:,} can be"
+            " stored"
         )
     if value.isascii():  # known without looking at the characters
         return

@@ -28,8 +28,8 @@ from aveyb_retrieval.errors import (
     InputError,
 )
 from aveyb_retrieval.indexes.encoding import KEPT, Encoding
-from aveyb_retrieval.indexes.engine import SAMPLE, EngineInfo
-from aveyb_retrieval.indexes.search.named_documents import MAX_CALLED, read_called
+from aveyb_retrieval.indexes.engine import SAMPLE_DOCUMENTS, EngineInfo
+from aveyb_retrieval.indexes.search.named_documents import MAX_CALLED_DOCUMENTS, read_called
 from aveyb_retrieval.indexes.search.remembered import Remembered
 from aveyb_retrieval.indexes.store.copies import copy_digests, thread_digest
 from aveyb_retrieval.indexes.store.filters import OWN
@@ -59,8 +59,8 @@ if TYPE_CHECKING:
     Rows = Sequence[tuple[Record, EncodedRow]]
 
 _SHARES_REMEMBERED = 65_536  # shares of passages, of one version
-_REMEMBERED = 10_000  # values that are remembered of one version
-FORMAT = 9
+_REMEMBERED_VALUES = 10_000  # values that are remembered of one version
+FORMAT_VERSION = 9
 NOT_THERE = "the collection is not there; publish it with `aveyb-index publish`"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 
@@ -253,7 +253,7 @@ class CollectionView(ABC):
 
     def called(self, docs: Sequence[int]) -> dict[int, CalledBy]:
         remembered: Remembered[CalledBy] = self.remembered(
-            "called", partial(Remembered, MAX_CALLED)
+            "called", partial(Remembered, MAX_CALLED_DOCUMENTS)
         )
         return remembered.get(docs, partial(read_called, self))
 
@@ -287,19 +287,19 @@ class CollectionView(ABC):
 
     def remember(self, key: Hashable, value: Any) -> None:
         """Keep a value for other views of this version."""
-        if len(self.version.known) >= _REMEMBERED:
+        if len(self.version.known) >= _REMEMBERED_VALUES:
             self.version.known.clear()
         self.version.known[key] = value
 
     def _mean(self) -> FloatArray:
-        docs, kind = sorted(self.sample(SAMPLE)), self.encoding.kinds[0]
+        docs, kind = sorted(self.sample(SAMPLE_DOCUMENTS)), self.encoding.kinds[0]
         vectors = self.vectors(
             kind, np.array(docs, np.int64) if kind == "document" else self.passage_numbers(docs)
         )
         return vectors.mean(axis=0) if len(vectors) else np.zeros(self.encoding.dim, np.float32)
 
     def _mean_length(self) -> float:
-        spans = self.passages(self.passage_numbers(self.sample(SAMPLE))).spans
+        spans = self.passages(self.passage_numbers(self.sample(SAMPLE_DOCUMENTS))).spans
         return float((spans[:, 1] - spans[:, 0]).mean()) if len(spans) else 0.0
 
     # --- what an engine does, beside `select`, `matching`, `nearest`, `by_words` and `holding` of
@@ -350,7 +350,7 @@ class CollectionSettings:
 
     encoding: Encoding
     publication: str
-    format: int = FORMAT
+    format: int = FORMAT_VERSION
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -360,10 +360,10 @@ class CollectionSettings:
         """Read the settings of the collection `where`; IndexFormatError where another version wrote
         or damage is.
         """
-        if values.get("format") != FORMAT:
+        if values.get("format") != FORMAT_VERSION:
             raise IndexFormatError(
-                f"{where}: collection format {values.get('format')!r}, this version reads {FORMAT};"
-                " publish it again"
+                f"{where}: collection format {values.get('format')!r}, this version reads"
+                f" {FORMAT_VERSION}; publish it again"
             )
         try:
             return msgspec.convert(dict(values), cls, strict=True)

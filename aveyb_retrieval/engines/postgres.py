@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 EXACT_ROWS = 20_000  # so many vectors are scored in some ten milliseconds
 # below this share of allowed vectors a graph loses recall or takes longer than scoring them all
 EXACT_SHARE = 0.02
-EF_SEARCH = 200  # candidates that a search of the graph keeps; at most 1,000
-MOST_EF = 1000
+EF_SEARCH_CANDIDATES = 200  # candidates that a search of the graph keeps; at most 1,000
+MAX_EF_CANDIDATES = 1000
 FILTERS = FactFilters(
     holds="facts && ARRAY[{}]::bigint[]",
     has_key="bounds ? '{}'",
@@ -159,7 +159,7 @@ class PostgresView(CollectionView):
         are found.
         """
         effort = {
-            "ef_search": min(MOST_EF, max(EF_SEARCH, k)),
+            "ef_search": min(MAX_EF_CANDIDATES, max(EF_SEARCH_CANDIDATES, k)),
             "max_scan_tuples": max(20_000, 40 * k),
         }
         limits = "".join(f"SET LOCAL hnsw.{name} = {value};" for name, value in effort.items())
@@ -252,10 +252,10 @@ def vector_text(vector: FloatArray) -> str:
     return f"[{','.join(map(str, vector.tolist()))}]"
 
 
-WAIT = 10  # seconds for a server to accept a connection, where the URL says nothing else
-MOST_DIMENSIONS = 2000  # that pgvector's HNSW index takes
-BLOCK = 1 << 16  # rows of a word's list that are kept together, 1 MB
-LOCK_WAIT = 5  # seconds that the removal of an old version waits for its readers
+WAIT_SECONDS = 10  # seconds for a server to accept a connection, where the URL says nothing else
+MAX_DIMENSIONS = 2000  # that pgvector's HNSW index takes
+BLOCK_ROWS = 1 << 16  # rows of a word's list that are kept together, 1 MB
+LOCK_WAIT_SECONDS = 5  # seconds that the removal of an old version waits for its readers
 # pgvector with iterative scans: without them a filter leaves fewer hits than there are
 OLDEST = (0, 8)
 COLUMNS = {  # those of `DocumentRow` and `PassageRow` but for the vector
@@ -287,7 +287,8 @@ ALTER TABLE {schema}.{kind}_vectors ALTER vector SET STORAGE PLAIN;
 CREATE TABLE {schema}.{kind}_lists(key bytea NOT NULL, n integer NOT NULL, held bytea NOT NULL);
 ALTER TABLE {schema}.{kind}_lists ALTER held SET STORAGE EXTERNAL;
 """
-# A list of `pack_postings` was written in one block for each batch: joined, up to BLOCK rows each.
+# A list of `pack_postings` was written in one block for each batch: joined, up to BLOCK_ROWS rows
+# each.
 _FINISH = """
 WITH written AS (DELETE FROM {schema}.{kind}_lists RETURNING *),
     parts AS (SELECT *, sum(n) OVER (PARTITION BY key ROWS UNBOUNDED PRECEDING) / {block} AS part FROM written)
@@ -338,7 +339,7 @@ class PostgresCollection(Collection):
         )
         try:
             settings: Any = {
-                "connect_timeout": WAIT,
+                "connect_timeout": WAIT_SECONDS,
                 "application_name": "aveyb-retrieval",
                 **conninfo_to_dict(server),
             }
@@ -432,10 +433,10 @@ class PostgresCollection(Collection):
 
     def create(self, number: int, settings: CollectionSettings) -> None:
         dim, schema = settings.encoding.dim, self.label(number)
-        if dim > MOST_DIMENSIONS:
+        if dim > MAX_DIMENSIONS:
             raise ConfigError(
                 f"{self.name}: vectors of dimension {dim}; pgvector's HNSW index takes"
-                f" {MOST_DIMENSIONS:,}"
+                f" {MAX_DIMENSIONS:,}"
             )
         with self.db.transaction():
             self.db.execute(_SCHEMA.format(schema=schema))
@@ -458,8 +459,8 @@ class PostgresCollection(Collection):
         try:
             with self.db.transaction():
                 self.db.execute(
-                    f"SET LOCAL lock_timeout = '{LOCK_WAIT}s'; DROP SCHEMA IF EXISTS {schema}"
-                    " CASCADE"
+                    f"SET LOCAL lock_timeout = '{LOCK_WAIT_SECONDS}s';"
+                    f" DROP SCHEMA IF EXISTS {schema} CASCADE"
                 )
                 row = (self.address.collection, number)
                 self.db.execute("DELETE FROM aveyb.versions WHERE name = %s AND version = %s", row)
@@ -543,7 +544,7 @@ class PostgresCollection(Collection):
         with self.translated():
             for kind in COLUMNS:
                 for statement in _FINISH.format(
-                    schema=self.version.label, kind=kind, block=BLOCK
+                    schema=self.version.label, kind=kind, block=BLOCK_ROWS
                 ).split(";"):
                     self.db.execute(statement)
 

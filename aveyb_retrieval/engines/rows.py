@@ -29,8 +29,8 @@ import numpy as np
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.store.filters import (
     NOTHING,
-    Condition,
     FilterCompiler,
+    FilterCondition,
     field_keys,
     is_number,
     join,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.filters import Scalar
     from aveyb_retrieval.indexes.store.words import Language
 
-_BEYOND = 1 << 64  # whole numbers from here on are those of floats
+_MIN_FLOAT_INTEGER = 1 << 64  # whole numbers from here on are those of floats
 _EMPTY: tuple[Any, ...] = ("", [], {}, None)
 
 
@@ -83,47 +83,47 @@ class FactFilters(FilterCompiler):
     text: str  # they have the key `{key}`, under which is a string, by code points, `{operator}` %s
     part: str  # they have the key `{}`, under which is a string that holds the text %s
 
-    def one_of(self, field: str, values: Sequence[Scalar]) -> Condition:
+    def one_of(self, field: str, values: Sequence[Scalar]) -> FilterCondition:
         path = field_keys(field)
         return self._holds(*(_equal(path, value) for value in values)) if values else NOTHING
 
-    def compare(self, field: str, operator: str, value: str | int | float) -> Condition:
+    def compare(self, field: str, operator: str, value: str | int | float) -> FilterCondition:
         kind, value = ("s", value) if isinstance(value, str) else ("n", _number(value))
         key = _bound(field_keys(field), kind, operator[0])
         if isinstance(value, float) and math.isinf(value):
             return (
-                Condition(self.has_key.format(key), ())
+                FilterCondition(self.has_key.format(key), ())
                 if (value < 0) == (operator[0] == ">")
                 else NOTHING
             )
         test = self.text if kind == "s" else self.number
-        return Condition(test.format(key=key, operator=operator), (value,))
+        return FilterCondition(test.format(key=key, operator=operator), (value,))
 
-    def starts_with(self, field: str, text: str) -> Condition:
+    def starts_with(self, field: str, text: str) -> FilterCondition:
         raise ConfigError(
             f"filter: $startsWith on {field!r}: only for index directories; compare a field of one"
             f' text with {{"$gte": {text!r}, "$lt": the text behind all that begin so}}'
         )
 
-    def is_list(self, field: str) -> Condition:
+    def is_list(self, field: str) -> FilterCondition:
         return self._holds(_fact(field_keys(field), "list"))
 
-    def has_part(self, field: str, text: str) -> Condition:
+    def has_part(self, field: str, text: str) -> FilterCondition:
         path = field_keys(field)
         is_text = self._holds(_fact(path, "text"))
-        part = Condition(self.part.format(_bound(path, "s", "<")), (text,))
+        part = FilterCondition(self.part.format(_bound(path, "s", "<")), (text,))
         return join(" AND ", [is_text, part]) if text else is_text
 
-    def exists(self, field: str) -> Condition:
+    def exists(self, field: str) -> FilterCondition:
         return self._holds(_fact(field_keys(field), "exists"))
 
-    def is_empty(self, field: str) -> Condition:
+    def is_empty(self, field: str) -> FilterCondition:
         return join(
             " OR ", [negate(self.exists(field)), self._holds(_fact(field_keys(field), "empty"))]
         )
 
-    def _holds(self, *facts: int) -> Condition:
-        return Condition(self.holds.format(", ".join(map(str, facts))), ())
+    def _holds(self, *facts: int) -> FilterCondition:
+        return FilterCondition(self.holds.format(", ".join(map(str, facts))), ())
 
 
 def _fields(value: Mapping[str, Any], path: list[str]) -> Iterator[tuple[list[str], Any]]:
@@ -159,7 +159,11 @@ def _bound(path: list[str], kind: str, operator: str) -> str:
 
 
 def _number(value: int | float) -> int | float:
-    return nearest_float(value) if isinstance(value, int) and abs(value) >= _BEYOND else value
+    return (
+        nearest_float(value)
+        if isinstance(value, int) and abs(value) >= _MIN_FLOAT_INTEGER
+        else value
+    )
 
 
 def ascii_word(word: str) -> str:

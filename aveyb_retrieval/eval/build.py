@@ -42,7 +42,7 @@ INDEX_TYPES = {"auto": "auto", "flat": "Flat", "hnsw": "HNSW32"}
 
 
 @dataclass(frozen=True)
-class ModelOptions:
+class EvalModelOptions:
     """How every model is used.
 
     Attributes:
@@ -63,7 +63,7 @@ class ModelOptions:
 def make_systems(
     models: Sequence[str],
     task: Task,
-    options: ModelOptions,
+    options: EvalModelOptions,
     folder: Path,
     *,
     reuse: bool = False,
@@ -231,7 +231,7 @@ def is_index(path: str) -> bool:
     return (Path(path) / "current").is_file()
 
 
-def _wants_index(model: str, task: Task, options: ModelOptions) -> bool:
+def _wants_index(model: str, task: Task, options: EvalModelOptions) -> bool:
     if options.index_type == NO_INDEX:
         return False
     if task.protocol is PAPER:

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.eval.base import Judgements
 
-_BATCH = 4096  # rows that are held as Python objects at once
+_BATCH_ROWS = 4096  # rows that are held as Python objects at once
 _QUERY_NAMES = {"query-id", "query_id", "queryid", "qid", "query", "topic", "topic_id"}
 _DOCUMENT_NAMES = {
     "corpus-id",
@@ -209,7 +209,7 @@ class Corpus:
         self.positions: dict[str, int] = {}
         self._batches: list[pa.RecordBatch] = []
         remaining = iter(documents)
-        while batch := list(islice(remaining, _BATCH)):
+        while batch := list(islice(remaining, _BATCH_ROWS)):
             for document in batch:
                 if document.id in self.positions:
                     raise InputError(
@@ -239,7 +239,7 @@ class Corpus:
 
     def get(self, doc: str) -> Document:
         """Return the document with that id; `KeyError` when there is none."""
-        number, row = divmod(self.positions[doc], _BATCH)
+        number, row = divmod(self.positions[doc], _BATCH_ROWS)
         title, text = (column[row].as_py() for column in self._batches[number])
         return Document(doc, title, text)
 
@@ -468,7 +468,7 @@ def _parquet_rows(path: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     import pyarrow.parquet as pq
 
     try:
-        batches = pq.ParquetFile(path).iter_batches(_BATCH)
+        batches = pq.ParquetFile(path).iter_batches(_BATCH_ROWS)
         for number, row in enumerate(
             (row for batch in batches for row in batch.to_pylist()), start=1
         ):

@@ -45,9 +45,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import ModuleType
 
-DEEPEST = 2**24  # ranks of a run: integers that float32 tells apart
+MAX_RANKS = 2**24  # ranks of a run: integers that float32 tells apart
 _TREC_NAMES = {"ndcg": "ndcg_cut", "recall": "recall", "success": "success"}
-_BLOCK = 2**22  # sign patterns x queries held in memory at once
+_BLOCK_PATTERNS = 2**22  # sign patterns x queries held in memory at once
 
 
 @dataclass(frozen=True)
@@ -121,9 +121,9 @@ def load_trec_eval() -> ModuleType:
 def parse_metric(metric: str) -> tuple[str, int | None]:
     """Split `ndcg@10` into ("ndcg", 10); `map` has no cut-off. What is unknown is a ConfigError."""
     match = re.fullmatch(r"(ndcg|recall|success|mrr)@([1-9][0-9]*)", metric.lower())
-    if match and (len(match[2]) > 8 or int(match[2]) > DEEPEST):
+    if match and (len(match[2]) > 8 or int(match[2]) > MAX_RANKS):
         raise ConfigError(
-            f"metric {metric!r}: K is at most {DEEPEST:,}, the depth of the deepest run"
+            f"metric {metric!r}: K is at most {MAX_RANKS:,}, the depth of the deepest run"
         )
     if match:
         return match[1], int(match[2])
@@ -155,9 +155,9 @@ def _trec_eval(
     """Run the C code on ranked lists; strictly falling integer scores stand for the ranks (exact in
     float32).
     """
-    if any(len(documents) > DEEPEST for documents in order.values()):
+    if any(len(documents) > MAX_RANKS for documents in order.values()):
         raise InputError(
-            f"a run deeper than {DEEPEST:,} documents per query cannot be scored: cut it first"
+            f"a run deeper than {MAX_RANKS:,} documents per query cannot be scored: cut it first"
         )
     queries = [query for query in judgements if query in order]
     grades, ranks = {}, {}
@@ -284,7 +284,7 @@ def randomization_test(
     """
     n, mean = len(difference), float(difference.mean())
     bounds: list[np.ndarray] = []  # [2, patterns], of means above and below
-    block = max(1, _BLOCK // n)
+    block = max(1, _BLOCK_PATTERNS // n)
     for start in range(0, resamples, block):
         size = min(block, resamples - start)
         signs = rng.integers(0, 2, size=(size, n), dtype=np.int8) * 2 - 1

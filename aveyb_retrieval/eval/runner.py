@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from aveyb_retrieval.eval.metrics import Comparison
     from aveyb_retrieval.eval.tasks import Task
 
-RESULT_FORMAT = 3  # part of every cache key: raise it when the meaning of a stored value changes
+RESULT_FORMAT_VERSION = (
+    3  # part of every cache key: raise it when the meaning of a stored value changes
+)
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-serializable dictionary; `from_json` reads it back."""
-        return {"format": RESULT_FORMAT, **asdict(self)}
+        return {"format": RESULT_FORMAT_VERSION, **asdict(self)}
 
     @classmethod
     def from_json(cls, data: Any, where: str) -> Result:
@@ -93,7 +95,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Settings:
+class EvalSettings:
     """Run depth, metrics, and whether hits with the query's own id are dropped: the same for every
     system.
 
@@ -138,17 +140,17 @@ class ResultCache:
         )
 
 
-def result_key(info: SystemInfo, task: Task, settings: Settings) -> str:
+def result_key(info: SystemInfo, task: Task, settings: EvalSettings) -> str:
     """Return the cache key: model, data, protocol and settings, by fingerprint."""
     return fingerprint_of(
-        [RESULT_FORMAT, info_fingerprint(info), task.fingerprint, asdict(settings)]
+        [RESULT_FORMAT_VERSION, info_fingerprint(info), task.fingerprint, asdict(settings)]
     )[:32]
 
 
 def run_system(
     system: System,
     task: Task,
-    settings: Settings | None = None,
+    settings: EvalSettings | None = None,
     *,
     cache: ResultCache | None = None,
     only_missing: bool = False,
@@ -156,7 +158,7 @@ def run_system(
     """Search, score and (with a cache) store; with `only_missing` a stored result is returned
     without any work.
     """
-    settings = settings or Settings()
+    settings = settings or EvalSettings()
     key = result_key(system.info, task, settings)
     if cache is not None and only_missing and (cached := cache.load(key)) is not None:
         stored, run = cached
@@ -334,7 +336,7 @@ def write_json(path: Path, results: Sequence[Result], extra: dict[str, Any] | No
     step.
     """
     document = {
-        "format": RESULT_FORMAT,
+        "format": RESULT_FORMAT_VERSION,
         **(extra or {}),
         "results": [result.to_json() for result in results],
     }

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.encoder.config import AveyBConfig
 
-INSIDE = 1  # the label of a token of the answer
+INSIDE_LABEL = 1  # the label of a token of the answer
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -102,7 +102,7 @@ def tokens_inside(offsets: np.ndarray, logits: np.ndarray) -> np.ndarray:
         offsets: int64 `[T, 2]`, characters of the text; the question's end at 0 or before.
         logits: float `[T, 2]`.
     """
-    inside = logits[:, INSIDE] > logits[:, 1 - INSIDE]
+    inside = logits[:, INSIDE_LABEL] > logits[:, 1 - INSIDE_LABEL]
     return np.flatnonzero(inside & (offsets[:, 1] > 0))
 
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.changes.change import Report
 
 LOCAL = "local"
-ATTEMPTS = 3  # of a task whose process or node died
-_OBJECTS = 128 << 20  # bytes of Ray's object store: tasks return paths, never vectors
+TASK_ATTEMPTS = 3  # of a task whose process or node died
+_OBJECT_STORE_BYTES = 128 << 20  # bytes of Ray's object store: tasks return paths, never vectors
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # options of the index, not of shards
 _LAST = ("index", "overwrite", "restart", "allow_empty", "progress")
@@ -106,7 +106,7 @@ def build_on_ray(
         task = ray.remote(
             num_cpus=cpus,
             num_gpus=gpus,
-            max_retries=ATTEMPTS,
+            max_retries=TASK_ATTEMPTS,
             retry_exceptions=again,
             runtime_env=environment,
         )(build_shard)
@@ -170,7 +170,10 @@ def _for_all_nodes(corpus: Source) -> Any:
 
 def _connect(ray: Any, address: str) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # else Ray reports to its makers
-    started: dict[str, Any] = {"include_dashboard": False, "object_store_memory": _OBJECTS}
+    started: dict[str, Any] = {
+        "include_dashboard": False,
+        "object_store_memory": _OBJECT_STORE_BYTES,
+    }
     try:
         ray.init(
             address=address, logging_level=logging.WARNING, **(started if address == LOCAL else {})
@@ -192,7 +195,7 @@ def _check_answer(ray: Any, done: Any) -> None:
         raise EngineError(f"ray: a task failed: {first_line(error)}") from error
     except ray.exceptions.RayError as error:
         raise EngineError(
-            f"ray: a shard could not be built in {ATTEMPTS + 1} attempts: {first_line(error)}"
+            f"ray: a shard could not be built in {TASK_ATTEMPTS + 1} attempts: {first_line(error)}"
         ) from error
     if open_directory(folder).current() is None:
         raise InputError(

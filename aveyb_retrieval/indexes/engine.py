@@ -39,13 +39,13 @@ if TYPE_CHECKING:
         StoredPassages,
         StoredTokens,
     )
-    from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
+    from aveyb_retrieval.indexes.store.vocabulary import IndexVocabulary
     from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 
 # documents whose mean vector stands for that of all: those whose ids have the least hashes
-SAMPLE = 1024
+SAMPLE_DOCUMENTS = 1024
 MAX_DOCUMENTS_CALLED = 10_000  # by one word: it hardly tells which document a question means
 Selection = Any  # what `EngineView.select` made of a filter; only the view that made it reads it
 
@@ -157,7 +157,7 @@ class EngineView(Protocol):
         """How many passages (documents, where there are none) hold each of some words."""
 
     @property
-    def vocabulary(self) -> Vocabulary | None:
+    def vocabulary(self) -> IndexVocabulary | None:
         """The words of all documents, as `language.forms` gives them; None where the engine keeps
         no list of them.
         """

@@ -315,7 +315,7 @@ def token_width(model: EmbedderLike) -> int:
 
 PASSAGE_BITS = 20
 MAX_PASSAGES = 1 << PASSAGE_BITS
-END = 1 << 42  # above the number of any document
+END_NUMBER = 1 << 42  # above the number of any document
 
 
 def check_ids(ids: Iterable[str]) -> list[str]:

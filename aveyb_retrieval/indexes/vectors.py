@@ -160,7 +160,7 @@ def _read_parquet(path: Path) -> tuple[npt.NDArray[np.floating], str, list[str] 
     return rows, str(path), [str(v) for v in table.column(field).to_pylist()] if field else None
 
 
-MOST_SHARDS = 9999
+MAX_SHARDS = 9999
 _DOCUMENTS = 256  # read at a time
 
 
@@ -181,9 +181,9 @@ def check_share(share: tuple[int, int]) -> tuple[int, int]:
         raise ConfigError(
             f"share={share!r}: must be two whole numbers, as (1, 4) for the first of four"
         ) from None
-    if not 1 <= number <= of <= MOST_SHARDS:
+    if not 1 <= number <= of <= MAX_SHARDS:
         raise ConfigError(
-            f"share {number}/{of}: shares are counted from 1/N to N/N, at most {MOST_SHARDS:,}"
+            f"share {number}/{of}: shares are counted from 1/N to N/N, at most {MAX_SHARDS:,}"
         )
     return number, of
 

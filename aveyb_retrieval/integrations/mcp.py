@@ -14,7 +14,7 @@ from aveyb_retrieval.errors import extra_for, no_option, shortened, without_flag
 from aveyb_retrieval.indexes.search.prompts import source_to_prompt
 from aveyb_retrieval.indexes.search.stored_documents import (
     CHARACTERS,
-    LONGEST_PATTERN,
+    MAX_PATTERN_CHARACTERS,
     excerpt,
 )
 from aveyb_retrieval.integrations.mcp_answers import (
@@ -33,7 +33,7 @@ from aveyb_retrieval.integrations.mcp_answers import (
     search_answer,
 )
 from aveyb_retrieval.server.keys import Key, KeyFile, find, note_on, seen
-from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.limits import ServerLimits
 
 with extra_for("the tools of an agent", "mcp"):
     import uvicorn
@@ -120,7 +120,7 @@ def make_server(
         query: Annotated[
             str,
             Field(
-                max_length=Limits.max_query,
+                max_length=ServerLimits.max_query,
                 description="A question or words, in the language of the documents",
             ),
         ],
@@ -220,7 +220,7 @@ def _add_reading_tools(server: MCPServer, index: Index, name: str, reads: ToolAn
         pattern: Annotated[
             str,
             Field(
-                max_length=LONGEST_PATTERN,
+                max_length=MAX_PATTERN_CHARACTERS,
                 description="A regular expression; ^ and $ match at lines",
             ),
         ],

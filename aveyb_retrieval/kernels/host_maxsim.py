@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     RowsOf = Callable[[np.ndarray], np.ndarray]
 
-BLOCK = 128  # columns whose scores exist at once
+BLOCK_COLUMNS = 128  # columns whose scores exist at once
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class SplitVocabulary:
 def score_blocks(
     splits: Sequence[np.ndarray], rows_of: RowsOf, eps: float
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """Score a document's splits against its earlier ones by MaxSim (section 3.1), `BLOCK` columns
+    """Score a document's splits against its earlier ones by MaxSim (section 3.1), `BLOCK_COLUMNS`
     at a time.
 
     Args:
@@ -74,8 +74,8 @@ def score_blocks(
     n, vocabulary = len(splits), SplitVocabulary.of(splits)
     rows = rows_of(vocabulary.ids)
     unit = rows / (np.linalg.norm(rows, axis=1, keepdims=True) + np.float32(eps))
-    for first in range(0, n - 1, BLOCK):
-        stop = min(first + BLOCK, n)
+    for first in range(0, n - 1, BLOCK_COLUMNS):
+        stop = min(first + BLOCK_COLUMNS, n)
         best = np.zeros((len(unit), stop - first), dtype=np.float32)
         for j in range(first, stop):
             asking = unit[: vocabulary.asked[j]]

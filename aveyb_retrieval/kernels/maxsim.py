@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from aveyb_retrieval.kernels.dispatch import Backend, inner_contiguous, to_device, use_triton
-from aveyb_retrieval.kernels.host_maxsim import BLOCK, all_scores
+from aveyb_retrieval.kernels.host_maxsim import BLOCK_COLUMNS, all_scores
 from aveyb_retrieval.kernels.positionwise import row_mask
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ def best_of_long(
     table: torch.Tensor,
     eps: float,
     k: int,
-    block: int = BLOCK,
+    block: int = BLOCK_COLUMNS,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Score a document's splits by kernels, and keep each split's k best earlier ones.
 

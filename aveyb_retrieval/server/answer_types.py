@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from aveyb_retrieval.documents.records import UNITS
 from aveyb_retrieval.indexes.search.quotes import QuoteCheck
-from aveyb_retrieval.indexes.search.stored_documents import LISTED, Match
+from aveyb_retrieval.indexes.search.stored_documents import LISTED_DOCUMENTS, Match
 
 if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.hit import Hit as FoundHit
@@ -217,9 +217,15 @@ class Outline(Answer, frozen=True, kw_only=True):
     index: IndexName
     folders: Annotated[
         list[Folder],
-        Meta(description=f"The folders in the ids, if there are more than {LISTED} documents"),
+        Meta(
+            description=(
+                f"The folders in the ids, if there are more than {LISTED_DOCUMENTS} documents"
+            )
+        ),
     ]
-    documents: Annotated[list[Named], Meta(description=f"Up to {LISTED}, with the folders")]
+    documents: Annotated[
+        list[Named], Meta(description=f"Up to {LISTED_DOCUMENTS}, with the folders")
+    ]
     next: Annotated[
         Count | None, Meta(description="The `offset` of the next ones; null after the last")
     ]

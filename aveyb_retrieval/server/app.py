@@ -25,7 +25,7 @@ from aveyb_retrieval.server.connections import Connections
 from aveyb_retrieval.server.context import Context
 from aveyb_retrieval.server.gate import Gate
 from aveyb_retrieval.server.keys import KeyFile, Keys, Right
-from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.limits import ServerLimits
 from aveyb_retrieval.server.metrics import Metrics
 from aveyb_retrieval.server.origins import Origins
 from aveyb_retrieval.server.processes import FOLLOW_SECONDS, Processes
@@ -81,7 +81,7 @@ def _right(path: str) -> Right | None:
 def create_app(
     indexes: Indexes,
     *,
-    limits: Limits | None = None,
+    limits: ServerLimits | None = None,
     keys: Keys | KeyFile | None = None,
     log: AccessLog | None = None,
     origins: Origins | None = None,
@@ -94,7 +94,7 @@ def create_app(
     browsers may ask from its own page only. `originals` gives out the files that documents were
     read from.
     """
-    limits, counters, keys = limits or Limits(), counters or Metrics(), keys or Keys()
+    limits, counters, keys = limits or ServerLimits(), counters or Metrics(), keys or Keys()
     origins = origins or Origins()
     counters.watch(indexes)
     threads = limits.threads
@@ -180,7 +180,7 @@ def serve(
     app: Starlette,
     listener: socket.socket,
     *,
-    limits: Limits,
+    limits: ServerLimits,
     proxies: Sequence[str] = (),
     started: Callable[[], None],
 ) -> None:

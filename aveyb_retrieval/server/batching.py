@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import Encoded, FloatArray
     from aveyb_retrieval.server.tickets import Ticket
 
-MAX_BATCH = 64  # queries encoded together
+MAX_BATCH_QUERIES = 64  # queries encoded together
 MAX_BATCH_CHARACTERS = 16_384  # of them together, unless a single request has more
 
 
@@ -44,10 +44,10 @@ class BatchedModel:
     batches.
 
     One thread at a time encodes, for all who wait. It takes the queries that wait, up to
-    `MAX_BATCH`, and never waits for more: a lone query is encoded at once, and batches grow only as
-    fast as queries arrive. Vectors do not depend on the batch. Queries of a request that nobody
-    waits for any more are not encoded. `observe` is called with the number of queries of each
-    batch.
+    `MAX_BATCH_QUERIES`, and never waits for more: a lone query is encoded at once, and batches grow
+    only as fast as queries arrive. Vectors do not depend on the batch. Queries of a request that
+    nobody waits for any more are not encoded. `observe` is called with the number of queries of
+    each batch.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class BatchedModel:
         while True:
             size += len(calls[-1].queries)
             characters += calls[-1].characters
-            is_full = size >= MAX_BATCH or characters >= MAX_BATCH_CHARACTERS
+            is_full = size >= MAX_BATCH_QUERIES or characters >= MAX_BATCH_CHARACTERS
             if is_full or self._waiting.empty():
                 return calls
             calls.append(self._waiting.get_nowait())

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from aveyb_retrieval.server.limits import Limits
+    from aveyb_retrieval.server.limits import ServerLimits
 
 Peer = tuple[str, int]  # address and port of a client
 
@@ -35,7 +35,7 @@ class Connections:
     """
 
     def __init__(
-        self, app: ASGIApp, *, limits: Limits, proxies: Collection[str], most: int
+        self, app: ASGIApp, *, limits: ServerLimits, proxies: Collection[str], most: int
     ) -> None:
         self._app, self._limits, self._proxies, self._most = app, limits, proxies, most
         self._open: dict[Peer, Connection] = {}
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, inner: H11Protocol, connections: Connections, limits: Limits) -> None:
+    def __init__(self, inner: H11Protocol, connections: Connections, limits: ServerLimits) -> None:
         self._inner, self._connections, self._limits = inner, connections, limits
         self._requests = 0
         self._is_full = False  # whether the client does not read what is sent

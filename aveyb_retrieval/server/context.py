@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from aveyb_retrieval.server.indexes import Indexes
-    from aveyb_retrieval.server.limits import Limits
+    from aveyb_retrieval.server.limits import ServerLimits
     from aveyb_retrieval.server.metrics import Metrics
     from aveyb_retrieval.server.processes import Processes
     from aveyb_retrieval.server.work import Work
@@ -30,7 +30,7 @@ class Context:
     """
 
     indexes: Indexes
-    limits: Limits
+    limits: ServerLimits
     searching: Work
     encoding: Work
     writing: Work

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.server.access_log import AccessLog
     from aveyb_retrieval.server.keys import Key, KeyFile, Keys, Right
-    from aveyb_retrieval.server.limits import Limits
+    from aveyb_retrieval.server.limits import ServerLimits
     from aveyb_retrieval.server.metrics import Metrics
     from aveyb_retrieval.server.origins import Origins
 
@@ -56,7 +56,7 @@ class Gate:
         self,
         app: ASGIApp,
         *,
-        limits: Limits,
+        limits: ServerLimits,
         keys: Keys | KeyFile,
         log: AccessLog | None,
         origins: Origins,

@@ -21,7 +21,7 @@ def flag(limit: str) -> str:
 
 
 @dataclass(frozen=True)
-class Limits:
+class ServerLimits:
     """The limits of a server, each an option of `aveyb-serve`.
 
     The metadata of a field hold its `unit` and its `meaning`. A limit that is a float counts

@@ -29,7 +29,7 @@ from aveyb_retrieval.server.answer_types import (
     Reranked,
     Usage,
 )
-from aveyb_retrieval.server.batching import MAX_BATCH
+from aveyb_retrieval.server.batching import MAX_BATCH_QUERIES
 from aveyb_retrieval.server.context import context, json_answer, raw_list
 from aveyb_retrieval.server.fields import check_length, read_object, take
 from aveyb_retrieval.server.refusals import Refusal
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.server.batching import BatchedModel
 
 QUERY, DOCUMENT = "query", "document"
-RERANKED_AT_ONCE = 32  # texts whose token vectors are in memory at once
+RERANKED_TEXTS = 32  # texts whose token vectors are in memory at once
 _STARTED = int(time.time())
 
 
@@ -88,7 +88,7 @@ async def embeddings(request: Request) -> Response:
 
     data: list[bytes] = []
     n_tokens = 0
-    async for written, read in server.encoding.each(work, parts(texts, MAX_BATCH), ticket):
+    async for written, read in server.encoding.each(work, parts(texts, MAX_BATCH_QUERIES), ticket):
         ticket.answer(sum(map(len, written)) + len(written))
         data += written
         n_tokens += read
@@ -174,7 +174,7 @@ async def cohere_rerank(request: Request) -> Response:
     texts: list[Any] = fields.documents
     score = partial(maxsim, model, "cpu", fields.query)
     scores: list[float] = []
-    async for part in server.encoding.each(score, parts(texts, RERANKED_AT_ONCE), ticket):
+    async for part in server.encoding.each(score, parts(texts, RERANKED_TEXTS), ticket):
         scores += part
     best = np.argsort(-np.asarray(scores), kind="stable").tolist()[: fields.top_n]
     ranked = [

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from aveyb_retrieval.server.keys import Right
-    from aveyb_retrieval.server.limits import Limits
+    from aveyb_retrieval.server.limits import ServerLimits
 
 Schema = dict[str, Any]
 
@@ -192,7 +192,7 @@ def routes() -> list[Route]:
     return [Route(path, endpoint, methods=names) for (path, endpoint), names in methods.items()]
 
 
-def describe(limits: Limits, *, has_keys: bool = False) -> Schema:
+def describe(limits: ServerLimits, *, has_keys: bool = False) -> Schema:
     """Return the OpenAPI document of a server."""
     schemas = _schemas(limits)
     paths: dict[str, Schema] = {}
@@ -230,7 +230,7 @@ _DESCRIBED = {
 }
 
 
-def _schemas(limits: Limits) -> dict[str, Schema]:
+def _schemas(limits: ServerLimits) -> dict[str, Schema]:
     """Return the schemas of all types of requests and answers, by name."""
     requests = {operation.request for operation in OPERATIONS if operation.request is not None}
     answers = {answer for operation in OPERATIONS for answer in operation.answers}

@@ -27,10 +27,10 @@ from aveyb_retrieval.indexes.search.options import (
     unknown_option,
 )
 from aveyb_retrieval.indexes.search.several import MAX_INDEXES
-from aveyb_retrieval.indexes.search.stored_documents import LONGEST_PATTERN, MOST_MATCHES
-from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.indexes.search.stored_documents import MAX_MATCHES, MAX_PATTERN_CHARACTERS
+from aveyb_retrieval.server.limits import ServerLimits
 
-limits = Limits()
+limits = ServerLimits()
 
 DEFAULT_K = 10
 MAX_FACETS = 20  # fields whose values are counted, by a request
@@ -38,7 +38,7 @@ MAX_VALUES = 100  # of a field, the most frequent ones, that an answer gives
 MAX_COUNTED = 10_000  # documents that hold words of a query, whose values are counted
 MAX_IDS = 10_000
 MAX_FIELD_CHARACTERS = 200  # of the name of a field: twenty of them fit into a URL
-MAX_PLACE = 1 << 40  # characters of a text
+MAX_PLACE_CHARACTERS = 1 << 40  # characters of a text
 DEFAULT_CHARACTERS = 1 << 20  # of a document in one answer, unless more are asked for
 MAX_MARKED = 20_000  # characters that are looked for on pages
 MAX_GRANTED = 1 << 40  # of what makes no difference
@@ -191,9 +191,9 @@ class SearchInUrl(Search, frozen=True, kw_only=True):
 class DocumentPart(OfIndex, frozen=True, kw_only=True):
     """Which part of a document is read."""
 
-    start: Annotated[int, Meta(ge=0, le=MAX_PLACE), description("First character")] = 0
+    start: Annotated[int, Meta(ge=0, le=MAX_PLACE_CHARACTERS), description("First character")] = 0
     stop: Annotated[
-        Annotated[int, Meta(ge=0, le=MAX_PLACE)] | None,
+        Annotated[int, Meta(ge=0, le=MAX_PLACE_CHARACTERS)] | None,
         description(f"Character after the last. By default {DEFAULT_CHARACTERS:,} are given"),
     ] = None
     heading: Annotated[
@@ -204,7 +204,7 @@ class DocumentPart(OfIndex, frozen=True, kw_only=True):
         ),
     ] = None
     max_tokens: Annotated[
-        Annotated[int, Meta(ge=1, le=MAX_PLACE)] | None,
+        Annotated[int, Meta(ge=1, le=MAX_PLACE_CHARACTERS)] | None,
         description("End the part after a sentence, at about this many tokens. Default no limit"),
     ] = None
 
@@ -223,11 +223,11 @@ class Grep(OfIndex, frozen=True, kw_only=True):
 
     pattern: Annotated[
         str,
-        not_blank(LONGEST_PATTERN),
+        not_blank(MAX_PATTERN_CHARACTERS),
         description("A regular expression; `^` and `$` match at lines"),
     ]
     ignore_case: Annotated[bool, description("Match capitals and small letters alike")] = False
-    limit: Annotated[int, Meta(ge=1, le=MOST_MATCHES), description("The most matches")] = 100
+    limit: Annotated[int, Meta(ge=1, le=MAX_MATCHES), description("The most matches")] = 100
     filter: FilterField = None
 
 
@@ -237,18 +237,22 @@ class OutlinePage(OfIndex, frozen=True, kw_only=True):
     under: Annotated[
         str | None, description("Only documents whose ids begin with this, such as laws/")
     ] = None
-    offset: Annotated[int, Meta(ge=0, le=MAX_PLACE), description("Number of documents to skip")] = 0
+    offset: Annotated[
+        int, Meta(ge=0, le=MAX_PLACE_CHARACTERS), description("Number of documents to skip")
+    ] = 0
 
 
 class BoxesOf(OfIndex, frozen=True, kw_only=True):
     """Characters whose rectangles are asked for."""
 
     start: Annotated[
-        int, Meta(ge=0, le=MAX_PLACE), description("First character of the document's text")
+        int,
+        Meta(ge=0, le=MAX_PLACE_CHARACTERS),
+        description("First character of the document's text"),
     ]
     stop: Annotated[
         int,
-        Meta(ge=0, le=MAX_PLACE),
+        Meta(ge=0, le=MAX_PLACE_CHARACTERS),
         description(f"Character after the last: at most {MAX_MARKED:,} together"),
     ]
 
@@ -259,12 +263,12 @@ class PageOf(OfIndex, frozen=True, kw_only=True):
     page: Annotated[int, Meta(ge=1, le=MAX_PAGES), description("Which page, counted from 1")]
     start: Annotated[
         int,
-        Meta(ge=0, le=MAX_PLACE),
+        Meta(ge=0, le=MAX_PLACE_CHARACTERS),
         description("First character of the document's text that is marked"),
     ] = 0
     stop: Annotated[
         int,
-        Meta(ge=0, le=MAX_PLACE),
+        Meta(ge=0, le=MAX_PLACE_CHARACTERS),
         description(
             f"Character after the last, at most {MAX_MARKED:,} together. With 0 nothing is marked"
         ),
@@ -367,7 +371,7 @@ _R = TypeVar("_R", bound=Request)
 
 
 @cache
-def with_limits(request: type[_R], limits: Limits) -> type[_R]:
+def with_limits(request: type[_R], limits: ServerLimits) -> type[_R]:
     """Return a type of request that has the limits of a server."""
     annotations = get_type_hints(request, localns={"limits": limits}, include_extras=True)
     fields = [

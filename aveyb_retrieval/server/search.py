@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.hit import Result as FoundHits
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.server.indexes import Indexes
-    from aveyb_retrieval.server.limits import Limits
+    from aveyb_retrieval.server.limits import ServerLimits
     from aveyb_retrieval.server.tickets import Ticket
 
 QUERIES_AT_ONCE = 8  # in one turn: others have theirs in between
@@ -112,7 +112,7 @@ def _open(
     return None, Retriever.load(retrievers)
 
 
-def _page(fields: Search, name: str | None, limits: Limits) -> _Page:
+def _page(fields: Search, name: str | None, limits: ServerLimits) -> _Page:
     """Return the page that is asked for; ConfigError if it is beyond the limits."""
     k = min(DEFAULT_K, limits.max_k) if fields.k is None else fields.k
     offset, continued = fields.offset, None

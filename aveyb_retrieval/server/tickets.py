@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive
 
     from aveyb_retrieval.indexes.store.filters import Filter
-    from aveyb_retrieval.server.limits import Limits
+    from aveyb_retrieval.server.limits import ServerLimits
 
 # of the request that a thread works for
 CURRENT: ContextVar[Ticket | None] = ContextVar("ticket", default=None)
@@ -40,7 +40,7 @@ class Ticket:
     Bytes are counted in the event loop's thread only.
     """
 
-    def __init__(self, client: str, pool: Pool, limits: Limits, receive: Receive) -> None:
+    def __init__(self, client: str, pool: Pool, limits: ServerLimits, receive: Receive) -> None:
         self.client = client
         self.only: Filter | None = None
         self.questions: Sequence[str] = ()

@@ -10,7 +10,7 @@ import numpy as np
 from aveyb_retrieval.encoder.network.model import IGNORED_LABEL
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.family.answers import (
-    INSIDE,
+    INSIDE_LABEL,
     AveyBForQuestionAnswering,
     PredictedAnswer,
     answer_metrics,
@@ -74,9 +74,9 @@ def answer_examples(
                 f"{row.where}: field 'question' alone has {limit} tokens or more; give a larger"
                 " length"
             )
-        labels = np.where(offsets[:, 1] > 0, 1 - INSIDE, IGNORED_LABEL).astype(np.int64)
+        labels = np.where(offsets[:, 1] > 0, 1 - INSIDE_LABEL, IGNORED_LABEL).astype(np.int64)
         if row.answers:
-            labels[answer_tokens(offsets, *row.answers[0])] = INSIDE
+            labels[answer_tokens(offsets, *row.answers[0])] = INSIDE_LABEL
         examples.append(Example(ids, labels, row, cut, offsets))
     return examples
 

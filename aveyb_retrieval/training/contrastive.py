@@ -62,7 +62,7 @@ SIDES = {
     "positive": ("positive", "pos", "document", "passage", "answer"),
     "negative": ("negative", "neg"),
 }
-_ANCHORS = 256  # per search
+_ANCHORS_PER_SEARCH = 256  # per search
 
 
 def read_pairs(
@@ -334,8 +334,8 @@ def mine_negatives(
             progress=progress,
         )
         with Retriever.load(folder, model=embedder, device=device) as retriever:
-            for start in range(0, len(anchors), _ANCHORS):
-                batch = anchors[start : start + _ANCHORS]
+            for start in range(0, len(anchors), _ANCHORS_PER_SEARCH):
+                batch = anchors[start : start + _ANCHORS_PER_SEARCH]
                 # 1: itself
                 depth = (
                     rules.range_max + max(len(answers[text_key(anchor)]) for anchor in batch) + 1

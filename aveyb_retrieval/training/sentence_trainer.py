@@ -16,7 +16,7 @@ from sentence_transformers import SentenceTransformerTrainer, SentenceTransforme
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from aveyb_retrieval.encoder.embedders.sentence_transformers import (
-    NO_LIMIT,
+    NO_LIMIT_TOKENS,
     check_modules,
     read_limit,
     read_prompts,
@@ -205,7 +205,7 @@ def count_cut(model: SentenceTransformer, sets: dict[str, Dataset], prompts: dic
     included.
     """
     limit = model.max_seq_length
-    if limit is None or limit >= NO_LIMIT:
+    if limit is None or limit >= NO_LIMIT_TOKENS:
         return 0
     long = []
     for rows in sets.values():

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 SCHEDULES = ("cosine", "linear", "trapezoidal", "constant")
 PRECISIONS = ("float32", "bfloat16")
 OBJECTIVES = ("masked", "causal")
-LARGEST = 2**31 - 1  # of a whole number, where a field says nothing else
-SEEDS = 2**32 - 1  # numpy's
+LARGEST_INTEGER = 2**31 - 1  # of a whole number, where a field says nothing else
+MAX_SEED = 2**32 - 1  # numpy's
 
 
 @dataclass(frozen=True)
-class Limits:
+class NumberRange:
     """The numbers that a field may have: from `least` to `most`, without them where
     they are open.
     """
@@ -42,7 +42,7 @@ class Limits:
     def __str__(self) -> str:
         least = f"{'above' if self.least_open else 'at least'} {self.least:.10g}"
         most = f"{'below' if self.most_open else 'at most'} {self.most:.10g}"
-        return least if self.most in (math.inf, LARGEST) else f"{least} and {most}"
+        return least if self.most in (math.inf, LARGEST_INTEGER) else f"{least} and {most}"
 
 
 def setting(
@@ -67,8 +67,8 @@ def setting(
     if low is not None:
         high = most if below is None else below
         if high is None:
-            high = LARGEST if int in (kind, type(default)) else math.inf
-        limits = Limits(low, high, above is not None, below is not None)
+            high = LARGEST_INTEGER if int in (kind, type(default)) else math.inf
+        limits = NumberRange(low, high, above is not None, below is not None)
     return field(
         default=default,
         metadata={"help": text, "choices": tuple(choices), "kind": kind, "limits": limits},
@@ -136,7 +136,7 @@ class RunSettings(Checked):
     precision: str = setting(
         "bfloat16", "Precision of the matrix products; bfloat16 by autocast.", choices=PRECISIONS
     )
-    seed: int = setting(0, "Seed of every random choice.", least=0, most=SEEDS)
+    seed: int = setting(0, "Seed of every random choice.", least=0, most=MAX_SEED)
     log_every: int = setting(10, "Steps between lines of metrics.jsonl.", least=1)
     save_every: int = setting(500, "Steps between checkpoints.", least=1)
     keep: int = setting(2, "Checkpoints to keep.", least=1)

@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 TEACHER_FILE = "teacher.json"
 TAG = f".{os.getpid()}"  # of files being written: another process may write the same
 PHRASE = (3, 16)  # words
-_SAMPLE = 200_000  # texts whose vectors PCA sees
+_SAMPLE_VECTORS = 200_000  # texts whose vectors PCA sees
 _ROWS = 1024  # of queries beside which near documents are looked for at once
-_SMALLEST = 1e-6
+_MIN_NORM = 1e-6
 
 
 @dataclass(frozen=True)
@@ -313,7 +313,7 @@ def turned(vectors: np.ndarray, dim: int, seed: int) -> np.ndarray:
     """Turn vectors `[n, d]` to at most `dim` numbers that keep most of their products (PCA, no
     mean); unit, float16.
     """
-    rows = np.random.default_rng(seed).permutation(len(vectors))[:_SAMPLE]
+    rows = np.random.default_rng(seed).permutation(len(vectors))[:_SAMPLE_VECTORS]
     sample = vectors[np.sort(rows)].astype(np.float64)
     _, basis = np.linalg.eigh(sample.T @ sample)  # ascending
     basis = np.ascontiguousarray(basis[:, ::-1][:, :dim], dtype=np.float32)
@@ -322,4 +322,4 @@ def turned(vectors: np.ndarray, dim: int, seed: int) -> np.ndarray:
 
 def unit(vectors: np.ndarray) -> np.ndarray:
     """Return rows over their lengths."""
-    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _SMALLEST)
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), _MIN_NORM)

@@ -50,9 +50,9 @@ SHORT = ("clapnq", "qed", "selqa")
 QUESTIONS = 250  # of a set
 WEIGHTS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
 MOVED = {
-    "COSINE": (0.75, 1.0, 1.5, 2.0, 3.0),
-    "NEIGHBOR": (0.0, 0.15, 0.3, 0.45, 0.6),
-    "MAXSIM_CONFIDENCE": (0.0, 0.75, 1.5, 3.0),
+    "COSINE_WEIGHT": (0.75, 1.0, 1.5, 2.0, 3.0),
+    "NEIGHBOR_WEIGHT": (0.0, 0.15, 0.3, 0.45, 0.6),
+    "PASSAGE_MAXSIM_WEIGHT": (0.0, 0.75, 1.5, 3.0),
     "MAXSIM_WEIGHT": (0.0, 1.0, 2.0, 3.0, 4.0, 6.0),
 }
 WORDS = (3, 5, 8)  # a question has at most so many, or more
@@ -138,7 +138,7 @@ def ndcg(retriever: Retriever, task: Task, **options: Any) -> dict[str, float]:
 
 
 def module_of(constant: str) -> Any:
-    return ranking if constant.startswith("MAXSIM") else passage_scores
+    return ranking if "MAXSIM" in constant else passage_scores
 
 
 def moved(constant: str, value: float) -> Any:
@@ -154,7 +154,7 @@ def fit(data: Path, cache: Path, names: set[str]) -> Iterator[Fitted]:
                 yield Fitted(
                     "WEIGHT", task.dataset, {w: ndcg(retriever, task, weight=w) for w in WEIGHTS}
                 )
-                for constant in ("COSINE", "MAXSIM_WEIGHT"):
+                for constant in ("COSINE_WEIGHT", "MAXSIM_WEIGHT"):
                     rerank = "token-vectors" if constant == "MAXSIM_WEIGHT" else None
                     found = {}
                     for value in MOVED[constant]:
@@ -164,9 +164,9 @@ def fit(data: Path, cache: Path, names: set[str]) -> Iterator[Fitted]:
     for task in passages(data):
         if task.dataset in names:
             path = built(task, cache, token_vectors="int8")
-            for constant in ("COSINE", "NEIGHBOR", "MAXSIM_CONFIDENCE"):
+            for constant in ("COSINE_WEIGHT", "NEIGHBOR_WEIGHT", "PASSAGE_MAXSIM_WEIGHT"):
                 system = IndexPassages(
-                    path, rerank="token-vectors" if constant == "MAXSIM_CONFIDENCE" else None
+                    path, rerank="token-vectors" if constant == "PASSAGE_MAXSIM_WEIGHT" else None
                 )
                 found = {}
                 for value in MOVED[constant]:

@@ -306,30 +306,33 @@ def ours(
 
 def search_parts() -> list[Part]:
     """What a warm search does."""
-    from aveyb_retrieval.indexes.nearest.tiers import Nearest
-    from aveyb_retrieval.indexes.store.dataset import Dataset
+    from aveyb_retrieval.indexes.nearest.tiers import VectorSearcher
+    from aveyb_retrieval.indexes.store.dataset import LanceTable
     from aveyb_retrieval.indexes.store.rows import RowTable
     from aveyb_retrieval.indexes.store.tables import Tables
 
-    found: list[Part] = [("FAISS", Nearest, "search"), ("stored vectors", Tables, "live_vectors")]
+    found: list[Part] = [
+        ("FAISS", VectorSearcher, "search"),
+        ("stored vectors", Tables, "live_vectors"),
+    ]
     found += [("words", RowTable, name) for name in ("by_words", "scored", "holding")]
     found += [("rows", RowTable, name) for name in ("take", "spans")]
-    return found + [("Lance's rows", Dataset, name) for name in ("take", "scan")]
+    return found + [("Lance's rows", LanceTable, name) for name in ("take", "scan")]
 
 
 def build_parts() -> list[Part]:
     """What a build does, but for reading, checking and the model."""
     from aveyb_retrieval.indexes.changes import ingest, transaction
     from aveyb_retrieval.indexes.nearest import build
-    from aveyb_retrieval.indexes.store.dataset import Dataset
+    from aveyb_retrieval.indexes.store.dataset import LanceTable
     from aveyb_retrieval.indexes.store.rows import RowTable, WordIndex
 
     found: list[Part] = [
         ("words and columns", ingest, "make_rows"),
-        *(("writing rows", owner, "append") for owner in (Dataset, RowTable)),
-        *(("merging pieces", owner, "settle") for owner in (Dataset, RowTable)),
+        *(("writing rows", owner, "append") for owner in (LanceTable, RowTable)),
+        *(("merging pieces", owner, "settle") for owner in (LanceTable, RowTable)),
     ]
-    found += [("index of ids", Dataset, "index"), ("lists of words", WordIndex, "make")]
+    found += [("index of ids", LanceTable, "index"), ("lists of words", WordIndex, "make")]
     found += [("FAISS", build, "make_tier"), ("ids and hashes", ingest, "chain_digest")]
     return found + [
         ("flushing, hashing files", transaction.Transaction, name) for name in ("_flush", "publish")

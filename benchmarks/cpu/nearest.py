@@ -5,11 +5,11 @@ milliseconds, bytes, seconds.
     `[n, d]` float32 python benchmarks/cpu/nearest.py --sizes 200000
     # and synthetic ones beside them
 
-Every type is searched through `Nearest`, as an index does it, one query at a time on one thread;
-candidates are read from an array in memory, so where an index reads them from its store each costs
-some microseconds more ("candidates" is how many were read). Filters keep a share of all vectors,
-drawn at random. Synthetic vectors are a mixture of 2,000 clusters of 48 dimensions, turned into
-256, with noise: harder than most real ones.
+Every type is searched through `VectorSearcher`, as an index does it, one query at a time on one
+thread; candidates are read from an array in memory, so where an index reads them from its store
+each costs some microseconds more ("candidates" is how many were read). Filters keep a share of all
+vectors, drawn at random. Synthetic vectors are a mixture of 2,000 clusters of 48 dimensions, turned
+into 256, with noise: harder than most real ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import faiss
 import numpy as np
 
 from aveyb_retrieval.indexes.nearest.build import make_tier
-from aveyb_retrieval.indexes.nearest.tiers import Nearest
+from aveyb_retrieval.indexes.nearest.tiers import VectorSearcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -111,7 +111,7 @@ def measure(
                 tier.params["nprobe"] = probes
             tiers = [tier]
         started = time.perf_counter()
-        nearest = Nearest.open(Path(folder), "document", tiers, vectors, count)
+        nearest = VectorSearcher.open(Path(folder), "document", tiers, vectors, count)
         row["open_ms"] = round((time.perf_counter() - started) * 1e3, 1)
         for share in SHARES:
             among = None

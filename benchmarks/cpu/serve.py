@@ -35,7 +35,7 @@ import numpy as np
 from hostile import under_attack
 
 from aveyb_retrieval import Retriever, build_index
-from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.limits import ServerLimits
 
 ROOT = Path(__file__).parents[2]
 SAMPLES = 12  # of the server's memory
@@ -195,12 +195,15 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument(
-        "--threads", type=int, default=Limits.threads, help="searches that the server runs at once"
+        "--threads",
+        type=int,
+        default=ServerLimits.threads,
+        help="searches that the server runs at once",
     )
     parser.add_argument(
         "--processes",
         type=int,
-        default=Limits.processes,
+        default=ServerLimits.processes,
         help="processes of the server that search",
     )
     parser.add_argument(

@@ -29,7 +29,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from aveyb_retrieval.indexes.nearest.build import make_tier
-from aveyb_retrieval.indexes.nearest.tiers import Memory, Nearest
+from aveyb_retrieval.indexes.nearest.tiers import Memory, VectorSearcher
 from tests.indexes.nearest.fake import FakeVectors
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ def in_package(bench: Bench, gpus: int) -> None:
                     bench, f"{name} made", partial(making, bench.n, factory, device=device)
                 )
                 opening = partial(
-                    Nearest.open, Path(folder), "document", made and [made[0]], held, bench.n
+                    VectorSearcher.open, Path(folder), "document", made and [made[0]], held, bench.n
                 )
                 nearest = made and attempt(bench, f"{name} opened", partial(opening, device=device))
                 if nearest:

@@ -17,7 +17,7 @@ import pytest
 
 from aveyb_retrieval import build_index
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.limits import ServerLimits
 from aveyb_retrieval.server.refusals import log_shortly
 from tests.indexes.fake import FakeEmbedder
 from tests.server.conftest import running
@@ -39,7 +39,7 @@ def long_documents(tmp_path_factory):
 
 
 def test_a_small_request_for_a_huge_answer_is_refused(open_client, long_documents):
-    client = open_client({"long": long_documents}, limits=Limits(max_answer=1 << 20))
+    client = open_client({"long": long_documents}, limits=ServerLimits(max_answer=1 << 20))
     fields = {"query": ["valve"] * 100, "k": 10, "text": True, "mode": "lexical"}
     answer = client.post("/search", json=fields)
     assert (answer.status_code, "1,048,576 bytes" in answer.json()["error"]) == (413, True)
@@ -49,7 +49,7 @@ def test_a_small_request_for_a_huge_answer_is_refused(open_client, long_document
 
 
 def test_a_document_larger_than_an_answer_is_read_in_parts(open_client, long_documents):
-    client = open_client({"long": long_documents}, limits=Limits(max_answer=10_000))
+    client = open_client({"long": long_documents}, limits=ServerLimits(max_answer=10_000))
     assert client.get("/documents/d1").status_code == 413
     assert client.get("/documents/d1", params={"stop": 5000}).status_code == 200
     embedded = client.post("/v1/embeddings", json={"input": ["valve"] * 100})
@@ -93,7 +93,7 @@ def test_what_is_out_of_bounds_is_refused_in_few_words(client, fields, message):
     ids=str,
 )
 def test_no_text_is_too_long(open_client, path, fields):
-    client = open_client(limits=Limits(max_query=100, max_text=1000, max_rerank_text=500))
+    client = open_client(limits=ServerLimits(max_query=100, max_text=1000, max_rerank_text=500))
     assert client.post(path, json=fields).status_code == 413
 
 
@@ -326,7 +326,7 @@ def test_work_ends_with_its_time(open_client, model):
         return encode(queries)
 
     model.encode_queries = held
-    client = open_client(limits=Limits(timeout=0.5, threads=1))
+    client = open_client(limits=ServerLimits(timeout=0.5, threads=1))
     assert client.post("/search", json={"query": ["word1"] * 400, "k": 2}).status_code == 503
     count = len(encoded)
     release.set()

@@ -11,7 +11,7 @@ import pytest
 
 from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.readers.limits import Limits
-from aveyb_retrieval.documents.readers.tables import csv_rows, read_table
+from aveyb_retrieval.documents.readers.tables import csv_rows, read_sheet
 from tests.documents.conftest import label
 from tests.indexes.files import make_docx, make_pptx, make_xlsx, make_zip
 
@@ -87,11 +87,11 @@ def test_the_limit_of_fields_is_one_that_every_platform_takes(
 
 def test_quotes_in_a_table_between_tabs_are_text() -> None:
     rows = 'part\tname\n1\t"Vane" pump\n2\t5" pipe\n3\t"open\n'
-    found = read_table(rows.encode(), Limits(1000)).text
+    found = read_sheet(rows.encode(), Limits(1000)).text
     assert found == 'part | name\n1 | "Vane" pump\n2 | 5" pipe\n3 | "open'
     assert (
-        read_table(b'part\tname\n1\t"two\nlines"\n', Limits(1000)).text
+        read_sheet(b'part\tname\n1\t"two\nlines"\n', Limits(1000)).text
         == "part | name\n1 | two lines"
     )
     with pytest.raises(Unreadable, match="RFC 4180"):
-        read_table(rows.replace("\t", ",").encode(), Limits(1000))
+        read_sheet(rows.replace("\t", ",").encode(), Limits(1000))

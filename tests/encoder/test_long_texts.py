@@ -47,7 +47,7 @@ def test_passages_do_not_depend_on_how_much_is_looked_at(
 ) -> None:
     size = PassageSize(16, 4)
     cuts = [cut_passages(text, embedder.tokenizer.encode(text)[1], size) for text in texts()]
-    monkeypatch.setattr(passages, "_AT_ONCE", 29)
+    monkeypatch.setattr(passages, "_NUMPY_BATCH_LENGTH", 29)
     for text, before in zip(texts(), cuts, strict=True):
         after = cut_passages(text, embedder.tokenizer.encode(text)[1], size)
         assert after.spans.tolist() == before.spans.tolist()

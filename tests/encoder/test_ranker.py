@@ -223,7 +223,7 @@ def test_blocks_of_columns_change_no_choice(
     table = split_table(tokens, counts, size)
     whole = ranker.retrieve(table, embedding)
     for block in (1, 7, 1000):
-        monkeypatch.setattr(host_maxsim, "BLOCK", block)
+        monkeypatch.setattr(host_maxsim, "BLOCK_COLUMNS", block)
         blocks = ranker.retrieve(table, embedding)
         assert torch.equal(blocks.rows, whole.rows)
         assert torch.equal(blocks.weights, whole.weights)

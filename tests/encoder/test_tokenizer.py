@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from aveyb_retrieval.encoder.text.tokenizer import (
     GPT2_PATTERN,
-    MAX_RUN,
+    MAX_RUN_CHARACTERS,
     SPECIAL_TOKENS,
     AveyBTokenizer,
 )
@@ -174,7 +174,14 @@ def test_a_million_characters_without_a_break(tokenizer: AveyBTokenizer, text: s
 
 
 @pytest.mark.parametrize(
-    "length", [MAX_RUN - 1, MAX_RUN, MAX_RUN + 1, 3 * MAX_RUN, 3 * MAX_RUN + 7]
+    "length",
+    [
+        MAX_RUN_CHARACTERS - 1,
+        MAX_RUN_CHARACTERS,
+        MAX_RUN_CHARACTERS + 1,
+        3 * MAX_RUN_CHARACTERS,
+        3 * MAX_RUN_CHARACTERS + 7,
+    ],
 )
 @pytest.mark.parametrize("character", ["x", " ", "é", "\n", "."])
 def test_long_runs_are_cut_the_same_way_in_both_views(

@@ -164,7 +164,7 @@ def test_hybrid_scores_do_not_depend_on_the_order_of_documents(
 ) -> None:
     needs("our-statistics")
     for module in SAMPLING:
-        monkeypatch.setattr(f"aveyb_retrieval.{module}.SAMPLE", 16)
+        monkeypatch.setattr(f"aveyb_retrieval.{module}.SAMPLE_DOCUMENTS", 16)
     collection.publish(rows)
     other = stand.collection()
     other.publish(rows[::-1])

@@ -209,7 +209,7 @@ def test_a_retriever_survives_a_restart_of_the_server(
 def test_old_versions_are_removed_unless_they_are_read(
     server: PostgresServer, one: PublishedCollection, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aveyb_retrieval.engines.postgres.LOCK_WAIT", 1)
+    monkeypatch.setattr("aveyb_retrieval.engines.postgres.LOCK_WAIT_SECONDS", 1)
 
     def versions() -> list[str]:
         with psycopg.connect(server.conninfo("company")) as connection:

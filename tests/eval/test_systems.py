@@ -16,7 +16,7 @@ from aveyb_retrieval.eval.base import SystemInfo, info_fingerprint, rank
 from aveyb_retrieval.eval.build import exact_system, indexed, indexed_rows
 from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import AsMeasured, ChunkedModel, word_chunks
-from aveyb_retrieval.eval.runner import Result, ResultCache, Settings, result_key, run_system
+from aveyb_retrieval.eval.runner import EvalSettings, Result, ResultCache, result_key, run_system
 from aveyb_retrieval.eval.systems import BM25System, IndexSystem
 from aveyb_retrieval.eval.tasks import make_task
 from aveyb_retrieval.indexes.search import options, ranking
@@ -166,13 +166,13 @@ def test_results_are_cached_by_everything_they_depend_on(task, tmp_path):
     # without --only-missing it is measured again
     run_system(Counting(task.corpus), task, cache=cache)
     run_system(Counting(task.corpus, k1=1.2), task, cache=cache, only_missing=True)
-    run_system(Counting(task.corpus), task, Settings(depth=3), cache=cache, only_missing=True)
+    run_system(Counting(task.corpus), task, EvalSettings(depth=3), cache=cache, only_missing=True)
     assert Counting.searches == 4
     keys = {
-        result_key(BM25System(task.corpus).info, task, Settings()),
-        result_key(BM25System(task.corpus, b=0.5).info, task, Settings()),
-        result_key(BM25System(task.corpus).info, task, Settings(depth=5)),
-        result_key(BM25System(task.corpus).info, task, Settings(ignore_identical_ids=True)),
+        result_key(BM25System(task.corpus).info, task, EvalSettings()),
+        result_key(BM25System(task.corpus, b=0.5).info, task, EvalSettings()),
+        result_key(BM25System(task.corpus).info, task, EvalSettings(depth=5)),
+        result_key(BM25System(task.corpus).info, task, EvalSettings(ignore_identical_ids=True)),
     }
     assert len(keys) == 4
 
@@ -296,8 +296,8 @@ def test_cut_texts_are_announced(task, tmp_path):
 
 def test_settings_are_checked_before_any_work(task):
     with pytest.raises(ConfigError, match=r"unknown metric 'precision@10'"):
-        Settings(metrics=("precision@10",))
-    result, _ = run_system(Fixed({"q1": {"d1": 1.0}}), task, Settings(depth=10))
+        EvalSettings(metrics=("precision@10",))
+    result, _ = run_system(Fixed({"q1": {"d1": 1.0}}), task, EvalSettings(depth=10))
     assert "recall@100 computed on a run of depth 10 only" in result.notices
 
 
@@ -322,7 +322,7 @@ def test_identical_ids_are_dropped_only_on_request(tmp_path):
     task = make_task(load_dataset(str(folder)))
     system = Fixed({"d1": {"d1": 2.0, "d3": 1.0}})
     assert run_system(system, task)[0].mean["mrr@10"] == 0.5
-    result, run = run_system(system, task, Settings(ignore_identical_ids=True))
+    result, run = run_system(system, task, EvalSettings(ignore_identical_ids=True))
     assert result.mean["mrr@10"] == 1.0
     assert run == {"d1": {"d3": 1.0}}
     assert any("dropped 1 hit with the query's own id" in notice for notice in result.notices)

@@ -11,7 +11,7 @@ import pytest
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexLockedError
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory
-from aveyb_retrieval.indexes.store.place import CLEAN_EVERY
+from aveyb_retrieval.indexes.store.place import CLEAN_EVERY_VERSIONS
 from rigs.faults import alone, load
 from rigs.faults.campaign import read
 from rigs.faults.processes import Child, child, quiet
@@ -110,7 +110,7 @@ def test_a_reader_keeps_its_version_through_many_and_its_files_go_with_it(
         assert reader.ask("again") == ""
         names = IndexDirectory(root).versions()
         assert names[0] == first, "the version that is read is kept"
-        assert len(names) <= 1 + CLEAN_EVERY, "those between are not"
+        assert len(names) <= 1 + CLEAN_EVERY_VERSIONS, "those between are not"
         one_change.compact(root)
         assert IndexDirectory(root).versions() == [first, IndexDirectory(root).visible()]
     one_change.compact(root)

@@ -13,7 +13,7 @@ import pytest
 from aveyb_retrieval import Index, Retriever, build_index, sync_index
 from aveyb_retrieval.documents.records import Edits
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.indexes.store.manifest import FORMAT
+from aveyb_retrieval.indexes.store.manifest import FORMAT_VERSION
 from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.fake import FakeEmbedder
@@ -136,7 +136,9 @@ def test_damaged_edits_are_told(root: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_an_index_of_another_format_can_be_built_again(folder: Path, root: Path) -> None:
     for manifest in (root / "versions").iterdir():
-        manifest.write_text(manifest.read_text().replace(f'"format":{FORMAT}', '"format":4'))
+        manifest.write_text(
+            manifest.read_text().replace(f'"format":{FORMAT_VERSION}', '"format":4')
+        )
     with pytest.raises(IndexFormatError, match="format 4"):
         one_change.update_metadata(root, {"a": 1}, ["lease.md"])
     assert build_index(folder, root, model=MODEL, overwrite=True).documents == 3

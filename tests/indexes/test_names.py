@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval.indexes.search.names import (
-    MAX_NAMED,
-    MAX_PROPOSED,
+    MAX_NAMED_DOCUMENTS,
+    MAX_PROPOSED_DOCUMENTS,
     MAX_QUESTION_WORDS,
-    Named,
+    NameMatch,
     Tops,
     best_scores,
     compare,
@@ -52,7 +52,7 @@ def find(question: str, made: list[Made], rules: Language = ENGLISH) -> tuple[li
 
 def named_by(
     question: str, made: list[Made], rules: Language = ENGLISH, within: list[int] | None = None
-) -> Named | None:
+) -> NameMatch | None:
     terms = question_terms(question, rules.words(question), rules)
     held = [set(rules.stored(f"{each.beginning} {each.text}").split()) for each in made]
     found = np.array([[term in words for term in terms.terms[: terms.known]] for words in held])
@@ -226,7 +226,7 @@ def test_at_most_eight_are_named() -> None:
     made = [Made(f"o{n}", "Osprey file", text="Osprey") for n in range(10)]
     made += [Made(f"d{n}", "Other file") for n in range(40)]
     named = named_by("Osprey prices?", made)
-    assert named is None or len(named.docs) <= MAX_NAMED
+    assert named is None or len(named.docs) <= MAX_NAMED_DOCUMENTS
 
 
 def test_documents_of_one_passage_need_no_order_within() -> None:
@@ -290,7 +290,7 @@ def test_sure_is_one_word_that_a_single_document_has() -> None:
 
 def test_passages_keep_the_best_score_of_their_document() -> None:
     ids = np.array([1 << PASSAGE_BITS, (1 << PASSAGE_BITS) + 1, 2 << PASSAGE_BITS], np.int64)
-    named = Named(
+    named = NameMatch(
         np.array([1]), "rest", frozenset(), np.array([1]), np.float32([0.5]), np.float32([0.0])
     )
     whole, rest = np.float32([2.0, 1.0, 1.5]), np.float32([0.0, 4.0, 9.0])
@@ -318,7 +318,7 @@ def test_a_document_that_only_its_names_speak_for_is_proposed() -> None:
     assert proposed("What did Nike earn in 2017?", competing, years) == [7]
     assert proposed("What was earned in 2017?", competing, {"2017": [7]}) == []
     many = {"osprey": list(range(1, 100, 2))}
-    assert proposed("Osprey", competing, many) == many["osprey"][:MAX_PROPOSED]
+    assert proposed("Osprey", competing, many) == many["osprey"][:MAX_PROPOSED_DOCUMENTS]
 
 
 def test_words_that_may_call_a_document() -> None:

@@ -229,7 +229,7 @@ def test_searches_follow_and_never_wait_for_the_store(
             if thread.name == "follow-index":
                 thread.join()
         assert opened.search("zeppelin", mode="lexical")[0].id == "zeppelin"
-        monkeypatch.setattr(local, "_LOOK_WAITS", -1.0)
+        monkeypatch.setattr(local, "_LOOK_WAIT_SECONDS", -1.0)
         weather.clear()
         upsert(where, "later")
         assert opened.search("later", mode="lexical")[0].id == "later"
@@ -327,7 +327,7 @@ def test_a_second_writer_is_told_who_is_first_and_takes_over_where_that_one_is_g
             ):
                 upsert(where, "late", wait=0.1)
             changed.setattr(objects, "TAKEN", 0.2)
-            changed.setattr(objects, "_LOOK", 0.05)
+            changed.setattr(objects, "_LOOK_SECONDS", 0.05)
             upsert(where, "late", wait=5)
         with pytest.raises(IndexLockedError, match="could not renew its lease"):
             held._renew()

@@ -15,9 +15,13 @@ from aveyb_retrieval import Hit, Passage, Retriever, build_index, hits_to_prompt
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.search import confidence as confidences
 from aveyb_retrieval.indexes.search.hit import Content, KnownCitation
-from aveyb_retrieval.indexes.search.passage_scores import COSINE, NEIGHBOR, PassageScores
+from aveyb_retrieval.indexes.search.passage_scores import (
+    COSINE_WEIGHT,
+    NEIGHBOR_WEIGHT,
+    PassageScores,
+)
 from aveyb_retrieval.indexes.search.prompts import estimate_tokens
-from aveyb_retrieval.indexes.search.ranking import MAXSIM_CONFIDENCE
+from aveyb_retrieval.indexes.search.ranking import PASSAGE_MAXSIM_WEIGHT
 from aveyb_retrieval.indexes.search.sentences import Citation
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
 from tests.indexes.conftest import make_documents
@@ -87,13 +91,13 @@ def by_their_equation(
     }
     coverage = sum(weights[w] * np.array(h) for w, h in holding.items()) / sum(weights.values())
     cosine = snapshot.vectors("passage", ids) @ vector
-    own = COSINE * (cosine - float(snapshot.mean_vector @ vector)) + coverage
+    own = COSINE_WEIGHT * (cosine - float(snapshot.mean_vector @ vector)) + coverage
     s = []
     for row, i in enumerate(ids.tolist()):
         beside = [
             own[r] for r in (row - 1, row + 1) if 0 <= r < len(ids) and abs(int(ids[r]) - i) == 1
         ]
-        s.append(float(own[row] + NEIGHBOR * max(beside, default=0)))
+        s.append(float(own[row] + NEIGHBOR_WEIGHT * max(beside, default=0)))
     best = int(np.argmax(s))
     near = [
         t == texts[best] and abs(c - cosine[best]) < confidences.SAME_COSINE
@@ -276,7 +280,7 @@ def test_maxsim_orders_passages(retriever: Retriever) -> None:
     best, *_ = retriever.search("zinc hull", k=3, unit="passage", rerank="maxsim")
     s, _ = by_their_equation(retriever, "zinc hull", ["zinc", "hull"])
     assert best.score == pytest.approx(
-        s[best.id, best.span] + MAXSIM_CONFIDENCE * best.scores["maxsim"], abs=1e-4
+        s[best.id, best.span] + PASSAGE_MAXSIM_WEIGHT * best.scores["maxsim"], abs=1e-4
     )
 
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from aveyb_retrieval import Index, Retriever, build_index, verify_index
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
-from aveyb_retrieval.indexes.store.manifest import FORMAT
+from aveyb_retrieval.indexes.store.manifest import FORMAT_VERSION
 from aveyb_retrieval.indexes.store.place import describe
 from tests import one_change
 from tests.contents import problems_of
@@ -122,9 +122,9 @@ def test_a_command_on_an_older_format_ends_with_exit_code_2(old: Path, tmp_path:
 
 
 def test_an_index_of_a_format_to_come_is_refused(root: Path) -> None:
-    rewrite_manifest(root, lambda body: body.update(format=FORMAT + 1))
+    rewrite_manifest(root, lambda body: body.update(format=FORMAT_VERSION + 1))
     for use in USES.values():
-        reason = f"format {FORMAT + 1}, this version of the package reads {FORMAT}"
+        reason = f"format {FORMAT_VERSION + 1}, this version of the package reads {FORMAT_VERSION}"
         assert reason in told(use, root)
 
 

@@ -21,7 +21,7 @@ from aveyb_retrieval.errors import (
     InputError,
 )
 from aveyb_retrieval.indexes.search import scores
-from aveyb_retrieval.indexes.search.passage_scores import COSINE
+from aveyb_retrieval.indexes.search.passage_scores import COSINE_WEIGHT
 from aveyb_retrieval.indexes.search.ranking import MAXSIM_WEIGHT
 from tests.indexes.conftest import assert_best, make_documents, true_scores
 from tests.indexes.fake import FakeEmbedder
@@ -193,7 +193,7 @@ def best_passages(retriever: Retriever, query: str, weight: float) -> dict[str, 
     coverage = sum(weights[word] * held for word, held in holding.items()) / sum(weights.values())
     best: dict[str, float] = {}
     for hit, covered in zip(hits, coverage.tolist(), strict=True):
-        near = COSINE * (hit.scores["dense"] - background)
+        near = COSINE_WEIGHT * (hit.scores["dense"] - background)
         best[hit.id] = max(best.get(hit.id, -9.0), 2 * (weight * near + (1 - weight) * covered))
     return best
 

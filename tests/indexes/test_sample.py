@@ -28,7 +28,7 @@ QUERIES = ["word1 word2", "word7 word80 word120", "title 7"]
 
 @pytest.fixture(autouse=True)
 def small_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(snapshot, "SAMPLE", 8)
+    monkeypatch.setattr(snapshot, "SAMPLE_DOCUMENTS", 8)
 
 
 def hybrid(root: Path, embedder: FakeEmbedder) -> list[Any]:

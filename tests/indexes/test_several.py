@@ -11,7 +11,7 @@ import pytest
 from aveyb_retrieval import Hit, Index, Retriever, build_index
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.search.passage_scores import word_weights
-from aveyb_retrieval.indexes.store.tables import MOST_GIVEN
+from aveyb_retrieval.indexes.store.tables import MAX_GIVEN_ROWS
 from tests import one_change
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -224,14 +224,17 @@ def test_counts_and_values_add_up(
 
 
 def test_a_value_is_counted_however_rare_it_is_in_one_index(tmp_path: Path) -> None:
-    many = [f"a{number:05}" for number in range(MOST_GIVEN)]
+    many = [f"a{number:05}" for number in range(MAX_GIVEN_ROWS)]
     build_index(
         [{"_id": "x", "text": "w", "tags": [*many, "rare"]}], tmp_path / "a", model=FakeEmbedder()
     )
     build_index([{"_id": "y", "text": "w", "tags": ["rare"]}], tmp_path / "b", model=FakeEmbedder())
     both = Retriever.load([tmp_path / "a", tmp_path / "b"])
     assert both.values("tags", limit=2) == [("rare", 2), ("a00000", 1)]
-    assert len(both.indexes[str(tmp_path / "a")].values("tags", limit=MOST_GIVEN)) == MOST_GIVEN
+    assert (
+        len(both.indexes[str(tmp_path / "a")].values("tags", limit=MAX_GIVEN_ROWS))
+        == MAX_GIVEN_ROWS
+    )
 
 
 def test_queries_that_are_vectors_and_pairs(several: Retriever, whole: Retriever) -> None:

@@ -10,11 +10,15 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval import Embedder, Retriever, build_index, verify_index
-from aveyb_retrieval.encoder.network.token_codec import WIDTH, TokenCodec, late_interaction_numpy
+from aveyb_retrieval.encoder.network.token_codec import (
+    CODE_DIMENSIONS,
+    TokenCodec,
+    late_interaction_numpy,
+)
 from aveyb_retrieval.encoder.text.passages import PassageSize
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.search.confidence import MARGIN
-from aveyb_retrieval.indexes.search.ranking import MAXSIM_CONFIDENCE, MAXSIM_WEIGHT
+from aveyb_retrieval.indexes.search.ranking import MAXSIM_WEIGHT, PASSAGE_MAXSIM_WEIGHT
 from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
@@ -78,7 +82,9 @@ def assert_same(found: dict[str, list[np.ndarray]], wanted: dict[str, list[np.nd
 # --- the codec -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("dim", "width"), [(16, 16), (100, 96), (256, WIDTH), (384, WIDTH)])
+@pytest.mark.parametrize(
+    ("dim", "width"), [(16, 16), (100, 96), (256, CODE_DIMENSIONS), (384, CODE_DIMENSIONS)]
+)
 def test_codes_have_the_documented_size_and_stand_for_the_documented_vectors(
     dim: int, width: int
 ) -> None:
@@ -282,7 +288,7 @@ def test_stored_vectors_give_the_maxsim_of_vectors_encoded_now_and_rounded(
             # but for a constant
             logits = {(hit.id, hit.span): np.log(hit.score / (1 - hit.score)) for hit in first[1:]}
             lower = [hit for hit in hits if (hit.id, hit.span) in logits]
-            s = [hit.score - MAXSIM_CONFIDENCE * hit.scores["maxsim"] for hit in lower]
+            s = [hit.score - PASSAGE_MAXSIM_WEIGHT * hit.scores["maxsim"] for hit in lower]
             wanted = [logits[hit.id, hit.span] / MARGIN for hit in lower]
             assert [x - s[0] for x in s] == pytest.approx([x - wanted[0] for x in wanted], abs=1e-4)
 

@@ -15,7 +15,7 @@ import pytest
 
 from aveyb_retrieval import DiskError, Index, Retriever, build_index
 from aveyb_retrieval.errors import AveyBError, IndexLockedError
-from aveyb_retrieval.indexes.store.dataset import Dataset
+from aveyb_retrieval.indexes.store.dataset import LanceTable
 from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.fake import FakeEmbedder
@@ -53,7 +53,7 @@ def test_the_same_documents_again_write_nothing(
         raise AssertionError("something was written")
 
     for name in ("append", "delete"):
-        monkeypatch.setattr(Dataset, name, refused)
+        monkeypatch.setattr(LanceTable, name, refused)
     for rows in (ROWS, ROWS[3:5], reversed(ROWS), [{**ROWS[0], "n": 0}]):
         report = index.upsert(list(rows))
         assert report.version == changed
@@ -150,7 +150,7 @@ def test_a_disk_that_fails_has_a_class_and_says_what_to_do(
     def fails(*_: Any) -> None:
         raise error
 
-    monkeypatch.setattr(Dataset, "append", fails)
+    monkeypatch.setattr(LanceTable, "append", fails)
     with pytest.raises(DiskError, match=words) as raised:
         index.add([{"_id": "new", "text": "word"}])
     assert isinstance(raised.value, AveyBError)

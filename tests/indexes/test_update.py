@@ -277,7 +277,7 @@ def test_a_file_of_what_was_added_is_of_a_type_for_so_many(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(faiss_file, "EXACT_COMPONENTS", 50 * 16)
-    monkeypatch.setattr(faiss_file, "ONE_LIST", 1000)
+    monkeypatch.setattr(faiss_file, "ONE_LIST_VECTORS", 1000)
     rows = [{"_id": str(number), "text": f"word{number}"} for number in range(2060)]
     options: dict[str, Any] = {"model": FakeEmbedder(), "granularity": "document"}
     made = build_index(rows[:2000], tmp_path / "ix", **options)

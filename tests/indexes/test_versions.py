@@ -16,7 +16,7 @@ import pytest
 from aveyb_retrieval import Index, Retriever, build_index, files, verify_index
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory
-from aveyb_retrieval.indexes.store.place import CLEAN_EVERY, hold_visible
+from aveyb_retrieval.indexes.store.place import CLEAN_EVERY_VERSIONS, hold_visible
 from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
@@ -291,11 +291,11 @@ def test_old_versions_do_not_gather(tmp_path: Path) -> None:
     root, sizes = tmp_path / "ix", []
     with Index.create(root, model=FakeEmbedder()) as index:
         index.add(make_documents(30))
-        for number in range(5 * CLEAN_EVERY):
+        for number in range(5 * CLEAN_EVERY_VERSIONS):
             index.upsert(make_documents(1, seed=number, first=number % 30))
             sizes.append(len(files_of(root)))
-    assert len(list((root / "versions").iterdir())) <= CLEAN_EVERY
-    assert max(sizes[3 * CLEAN_EVERY :]) <= max(sizes[: 3 * CLEAN_EVERY])
+    assert len(list((root / "versions").iterdir())) <= CLEAN_EVERY_VERSIONS
+    assert max(sizes[3 * CLEAN_EVERY_VERSIONS :]) <= max(sizes[: 3 * CLEAN_EVERY_VERSIONS])
 
 
 def test_what_a_reader_reads_stays_until_it_closes(tmp_path: Path) -> None:

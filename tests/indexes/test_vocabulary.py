@@ -15,7 +15,7 @@ import pytest
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.store.mapped import LocalBytes
 from aveyb_retrieval.indexes.store.session import damage
-from aveyb_retrieval.indexes.store.vocabulary import Vocabulary, WordSet, swaps, within
+from aveyb_retrieval.indexes.store.vocabulary import IndexVocabulary, WordSet, swaps, within
 from aveyb_retrieval.indexes.store.word_parts import WordPart, make_part
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ LETTERS = "abcdetoz-/&%AZ09\u00e9\u0431\u0939\u093f\u66f8\U0001f600"
 
 
 @pytest.fixture(scope="module")
-def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Vocabulary, Counter[str]]:
+def counted(tmp_path_factory: pytest.TempPathFactory) -> tuple[IndexVocabulary, Counter[str]]:
     """Letters of all sizes, words that begin alike, and rows that are in no part yet."""
     draw = random.Random(0)
     words = {"".join(draw.choices(LETTERS, k=draw.randint(1, 5))) for _ in range(3000)}
@@ -44,14 +44,14 @@ def _part(rows: list[list[str]]) -> WordPart:
     return make_part([(np.arange(len(rows)), texts)])
 
 
-def _stored(place: Path, rows: list[list[str]], fresh: list[list[str]]) -> Vocabulary:
+def _stored(place: Path, rows: list[list[str]], fresh: list[list[str]]) -> IndexVocabulary:
     _part(rows).write(place / "x.arrow")
     words = WordPart.open(LocalBytes.map(place / "x.arrow")).words
     counted = Counter(word for row in fresh for word in set(row))
-    return Vocabulary([words.guarded(partial(damage, place))], counted)
+    return IndexVocabulary([words.guarded(partial(damage, place))], counted)
 
 
-def test_every_word_is_read_with_its_rows(counted: tuple[Vocabulary, Counter[str]]) -> None:
+def test_every_word_is_read_with_its_rows(counted: tuple[IndexVocabulary, Counter[str]]) -> None:
     vocabulary, words = counted
     assert vocabulary.beginning("") == dict(words)
     assert vocabulary.counts(words) == list(words.values())
@@ -63,7 +63,7 @@ def test_every_word_is_read_with_its_rows(counted: tuple[Vocabulary, Counter[str
 def test_words_whose_lists_lead_nowhere_are_damage(tmp_path: Path) -> None:
     (part,) = _stored(tmp_path, [["alpha"], ["beta"], ["zeta"]], []).parts
     assert isinstance(part, WordSet)
-    words = Vocabulary([replace(part, stops=part.stops[:1], _heads={})], {})
+    words = IndexVocabulary([replace(part, stops=part.stops[:1], _heads={})], {})
     for ask in (
         lambda: words.counts(["zeta"]),
         lambda: words.beginning("z"),
@@ -76,7 +76,7 @@ def test_words_whose_lists_lead_nowhere_are_damage(tmp_path: Path) -> None:
 def test_words_that_are_no_text_are_damage(tmp_path: Path) -> None:
     (part,) = _stored(tmp_path, [["alpha"], ["beta"], ["zeta"]], []).parts
     assert isinstance(part, WordSet)
-    words = Vocabulary([replace(part, data=part.data | 128, _heads={})], {})
+    words = IndexVocabulary([replace(part, data=part.data | 128, _heads={})], {})
     with pytest.raises(IndexFormatError, match="missing or damaged"):
         words.beginning("")
     shorter = replace(_part([["alpha"], ["beta"]]), words=replace(part, data=part.data[:2]))
@@ -85,7 +85,7 @@ def test_words_that_are_no_text_are_damage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("start", ["a", "ab", "\u66f8", "\u0939\u093f", "same", "nosuch"])
-def test_words_that_begin_alike(counted: tuple[Vocabulary, Counter[str]], start: str) -> None:
+def test_words_that_begin_alike(counted: tuple[IndexVocabulary, Counter[str]], start: str) -> None:
     vocabulary, words = counted
     assert vocabulary.beginning(start) == {
         word: rows for word, rows in words.items() if word.startswith(start)
@@ -95,7 +95,7 @@ def test_words_that_begin_alike(counted: tuple[Vocabulary, Counter[str]], start:
 @pytest.mark.parametrize("edits", [0, 1, 2])
 @pytest.mark.parametrize("word", ["abd", "\u66f8ab", "zz", "b\u00e9to", "\U0001f600a", "same" * 15])
 def test_words_a_few_edits_away(
-    counted: tuple[Vocabulary, Counter[str]], word: str, edits: int
+    counted: tuple[IndexVocabulary, Counter[str]], word: str, edits: int
 ) -> None:
     vocabulary, words = counted
     near = {
@@ -107,7 +107,7 @@ def test_words_a_few_edits_away(
 
 
 def test_a_beginning_of_too_many_words_is_known_without_reading_all(
-    counted: tuple[Vocabulary, Counter[str]], monkeypatch: pytest.MonkeyPatch
+    counted: tuple[IndexVocabulary, Counter[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     vocabulary, words = counted
     read = list[int]()

@@ -312,7 +312,7 @@ def test_words_of_many_texts_and_their_passages_are_those_of_each_alone(
     for text, one, written in zip(texts, whole, forms, strict=True):
         alone = word_columns(rules, [text])
         assert (alone[0].to_pylist(), alone[2].to_pylist()) == ([one], [written])
-    monkeypatch.setattr(columns, "LONG_TEXT", 3)
+    monkeypatch.setattr(columns, "LONG_TEXT_CHARACTERS", 3)
     assert [column.to_pylist() for column in word_columns(rules, texts)] == [whole, parts, forms]
 
 

@@ -183,7 +183,7 @@ def by_definition(ids: torch.Tensor, lengths: torch.Tensor, table: torch.Tensor)
 def test_scores_by_token_are_the_definition(
     n: int, last: int, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(host_maxsim, "BLOCK", block)
+    monkeypatch.setattr(host_maxsim, "BLOCK_COLUMNS", block)
     torch.manual_seed(n)
     ids, lengths = splits(n, 16, last, 50)
     table = torch.randn(50, 12)

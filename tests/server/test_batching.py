@@ -13,7 +13,7 @@ import pytest
 from aveyb_retrieval import Embedder
 from aveyb_retrieval.errors import AveyBError, InputError
 from aveyb_retrieval.indexes.types import WordVectors
-from aveyb_retrieval.server.batching import MAX_BATCH, BatchedModel
+from aveyb_retrieval.server.batching import MAX_BATCH_QUERIES, BatchedModel
 from tests.server.conftest import CountingEmbedder
 
 
@@ -69,8 +69,8 @@ def test_batches_have_a_limit_and_requests_stay_whole():
         futures = hold(pool, model, batched, [[f"q{i}-{j}" for j in range(40)] for i in range(8)])
         model.gate.set()
         assert all(future.result().shape == (40, 16) for future in futures)
-    assert list(map(len, model.calls)) == [40, 80, 80, 80, 40]  # until MAX_BATCH is reached
-    assert MAX_BATCH == 64
+    assert list(map(len, model.calls)) == [40, 80, 80, 80, 40]  # until MAX_BATCH_QUERIES is reached
+    assert MAX_BATCH_QUERIES == 64
     batched.close()
 
 

@@ -11,7 +11,7 @@ import pytest
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.onnx.model import OnnxModel
 from aveyb_retrieval.server.indexes import Indexes
-from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.limits import ServerLimits
 
 TEXTS = ["word1 word2", "word3"]
 
@@ -85,7 +85,7 @@ def test_openai_models(client):
     ids=str,
 )
 def test_openai_refusals_have_its_shape(open_client, fields, status, message):
-    client = open_client(limits=Limits(max_batch=3))
+    client = open_client(limits=ServerLimits(max_batch=3))
     answer = client.post("/v1/embeddings", json=fields)
     error = answer.json()["error"]
     assert (answer.status_code, set(error)) == (status, {"message", "type", "param", "code"})
@@ -124,7 +124,7 @@ def test_health(client):
     ids=str,
 )
 def test_refusals_of_reranking(open_client, path, fields, status, message):
-    client = open_client(limits=Limits(max_batch=3))
+    client = open_client(limits=ServerLimits(max_batch=3))
     answer = client.post(path, json=fields)
     assert answer.status_code == status
     assert message in json.dumps(answer.json()["error"])

@@ -9,7 +9,7 @@ import pytest
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.server.addresses import LOOPBACK
 from aveyb_retrieval.server.keys import Keys, read_keys
-from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.limits import ServerLimits
 from aveyb_retrieval.server.origins import Origins
 from tests.server.test_search import wait_for
 
@@ -131,7 +131,7 @@ def ask_in_background(client, count):
 
 def test_too_many_at_once_are_told_to_come_back(open_client, model):
     slow = Slow(model)
-    client = open_client(limits=Limits(threads=1, max_waiting=2))
+    client = open_client(limits=ServerLimits(threads=1, max_waiting=2))
     threads, answers = ask_in_background(client, 8)
     try:
         wait_for(lambda: len(answers) == 5)  # one runs, two wait
@@ -147,7 +147,7 @@ def test_too_many_at_once_are_told_to_come_back(open_client, model):
 
 def test_what_takes_too_long_is_given_up_and_keeps_its_place_until_it_ends(open_client, model):
     slow = Slow(model)
-    client = open_client(limits=Limits(threads=1, max_waiting=1, timeout=0.3))
+    client = open_client(limits=ServerLimits(threads=1, max_waiting=1, timeout=0.3))
     threads, answers = ask_in_background(client, 2)
     try:
         for thread in threads:
@@ -177,4 +177,4 @@ def test_a_bug_is_answered_without_its_traceback(open_client, model):
 )
 def test_limits_are_checked(bad):
     with pytest.raises(ConfigError, match=next(iter(bad))):
-        Limits(**bad)
+        ServerLimits(**bad)

@@ -12,7 +12,7 @@ from aveyb_retrieval import ConfigError, build_index
 from aveyb_retrieval.cli.serve import main
 from aveyb_retrieval.server.access_log import AccessLog
 from aveyb_retrieval.server.keys import KeyFile, read_key_file
-from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.limits import ServerLimits
 from aveyb_retrieval.server.openapi import describe
 from tests.indexes.fake import FakeEmbedder
 
@@ -34,7 +34,7 @@ HIDDEN = [
     {"_id": "copy", "text": SHOWN[0]["text"], "team": "board", "bonus": 1},
 ]
 SECRETS = ("zygomorphic", "bonus", "Salaries", '"board"', '"copy"')
-PATHS = describe(Limits())["paths"]
+PATHS = describe(ServerLimits())["paths"]
 ASKED = [
     (path, method)
     for path, methods in PATHS.items()

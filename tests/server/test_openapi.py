@@ -22,10 +22,10 @@ from aveyb_retrieval.checks import alternatives, unwrap
 from aveyb_retrieval.indexes.search.options import SearchOptions
 from aveyb_retrieval.server import app, gate, openapi, request_types
 from aveyb_retrieval.server.keys import Keys
-from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.limits import ServerLimits
 
 ROOT = Path(__file__).parents[2]
-DOCUMENT = openapi.describe(Limits())
+DOCUMENT = openapi.describe(ServerLimits())
 OPERATIONS = [
     (path, method) for path, operations in DOCUMENT["paths"].items() for method in operations
 ]
@@ -202,7 +202,9 @@ def test_no_type_joins_a_list_with_a_text_that_has_a_pattern():
 
 
 def test_limits_of_a_server_are_declared():
-    declared = openapi.describe(Limits(max_k=7, max_query=9, max_batch=2))["components"]["schemas"]
+    declared = openapi.describe(ServerLimits(max_k=7, max_query=9, max_batch=2))["components"][
+        "schemas"
+    ]
     text, texts = declared["Search"]["properties"]["query"]["anyOf"]
     assert (text["maxLength"], texts["items"]["maxLength"], texts["maxItems"]) == (9, 9, 2)
     number, null = declared["Search"]["properties"]["k"]["anyOf"]

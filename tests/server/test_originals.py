@@ -10,7 +10,7 @@ import shutil
 import pytest
 
 from aveyb_retrieval import build_index
-from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.limits import ServerLimits
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.files import make_pdf
 
@@ -31,7 +31,7 @@ def files(tmp_path):
 @pytest.fixture
 def ask(files, tmp_path, open_client):
     client = open_client(
-        {"handbook": tmp_path / "index"}, originals=True, limits=Limits(max_answer=5000)
+        {"handbook": tmp_path / "index"}, originals=True, limits=ServerLimits(max_answer=5000)
     )
     return lambda name: client.get(f"/originals/{name}")
 
@@ -111,7 +111,7 @@ def test_a_file_beyond_the_largest_answer_is_not_read_whole(open_client, tmp_pat
     (tmp_path / "files" / "long.txt").write_bytes(b"word " * 2000)
     build_index(tmp_path / "files", tmp_path / "long", model=FakeEmbedder())
     client = open_client(
-        {"long": tmp_path / "long"}, originals=True, limits=Limits(max_answer=5000)
+        {"long": tmp_path / "long"}, originals=True, limits=ServerLimits(max_answer=5000)
     )
     assert client.get("/originals/long.txt").status_code == 404
 

@@ -20,7 +20,7 @@ from aveyb_retrieval.server import processes
 from aveyb_retrieval.server.app import create_app
 from aveyb_retrieval.server.indexes import Indexes
 from aveyb_retrieval.server.keys import KeyFile
-from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.limits import ServerLimits
 from aveyb_retrieval.server.refusals import Refusal
 from aveyb_retrieval.server.tickets import Pool, Ticket
 from tests import one_change
@@ -171,7 +171,7 @@ def sleep(indexes, ticket, seconds):
 
 
 def ticket(seconds=30.0):
-    made = Ticket("somebody", Pool(), Limits(timeout=seconds), None)
+    made = Ticket("somebody", Pool(), ServerLimits(timeout=seconds), None)
     made.only = {"team": "legal"}
     return made
 
@@ -202,7 +202,7 @@ def test_a_loaded_model_is_refused(paths):
     ):
         create_app(
             Indexes.open({"fake": paths / "fake"}, model=CountingEmbedder()),
-            limits=Limits(processes=2),
+            limits=ServerLimits(processes=2),
         )
 
 

@@ -18,7 +18,7 @@ from aveyb_retrieval import ConfigError, Retriever, build_index
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.server.app import create_app
 from aveyb_retrieval.server.indexes import Indexes
-from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.limits import ServerLimits
 from tests import one_change
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
@@ -318,7 +318,7 @@ def test_a_parameter_given_twice_is_refused(client):
 
 
 def test_a_large_body_is_refused_whether_or_not_it_says_its_length(open_client):
-    client = open_client(limits=Limits(max_body=1000))
+    client = open_client(limits=ServerLimits(max_body=1000))
     told = client.post("/search", content=b"x" * 1001, headers=JSON)
     streamed = client.post("/search", content=(b"x" * 100 for _ in range(20)), headers=JSON)
     assert told.status_code == streamed.status_code == 413
@@ -327,7 +327,7 @@ def test_a_large_body_is_refused_whether_or_not_it_says_its_length(open_client):
 
 
 def test_too_many_queries_are_refused(open_client):
-    client = open_client(limits=Limits(max_batch=2))
+    client = open_client(limits=ServerLimits(max_batch=2))
     answer = client.post("/search", json={"query": ["a", "b", "c"]})
     assert (answer.status_code, answer.json()["error_type"]) == (413, "Validation")
 

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.limits import ServerLimits
 from aveyb_retrieval.server.refusals import Refusal
 from aveyb_retrieval.server.tickets import Pool, Ticket, check_current
 from aveyb_retrieval.server.work import Work
@@ -26,7 +26,9 @@ class Connection:
 
 
 def ticket(client="a", seconds=30.0, connection=None):
-    return Ticket(client, Pool(), Limits(timeout=seconds), (connection or Connection()).receive)
+    return Ticket(
+        client, Pool(), ServerLimits(timeout=seconds), (connection or Connection()).receive
+    )
 
 
 async def settle():
@@ -153,7 +155,7 @@ async def test_a_cancelled_request_gives_its_turn_back():
 
 
 def test_bytes_are_held_together_and_given_back():
-    pool, limits = Pool(), Limits(max_held=100, max_answer=50)
+    pool, limits = Pool(), ServerLimits(max_held=100, max_answer=50)
     first, second = (Ticket("a", pool, limits, Connection().receive) for _ in range(2))
     first.hold(70)
     with pytest.raises(Refusal, match="hold 70 bytes"):

@@ -17,7 +17,7 @@ from aveyb_retrieval.indexes.store.manifest import IndexDirectory, writer_lock
 from aveyb_retrieval.server.app import create_app
 from aveyb_retrieval.server.indexes import Indexes
 from aveyb_retrieval.server.keys import Keys
-from aveyb_retrieval.server.limits import Limits
+from aveyb_retrieval.server.limits import ServerLimits
 from tests.server.conftest import running
 
 WRITER = {"Authorization": "Bearer writer"}
@@ -152,7 +152,7 @@ REFUSED = [
 def test_a_change_that_is_none_changes_nothing(
     open_client, index, method, path, body, status, message
 ):
-    limits = Limits(max_body=4000, max_batch=3)
+    limits = ServerLimits(max_body=4000, max_batch=3)
     client = open_client({"words": index}, keys=Keys(writing=["writer"]), limits=limits)
     headers = {**WRITER, "Content-Type": "application/json"}
     answer = client.request(method, path, content=body, headers=headers)

@@ -176,7 +176,7 @@ def test_anchors_without_negatives_are_named() -> None:
 def test_more_anchors_than_are_searched_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = [(f"anchor {i}", text) for i, text in enumerate(COSINES)]
     whole = mine(pairs, NO_MARGIN)
-    monkeypatch.setattr("aveyb_retrieval.training.contrastive._ANCHORS", 2)
+    monkeypatch.setattr("aveyb_retrieval.training.contrastive._ANCHORS_PER_SEARCH", 2)
     assert list(mine(pairs, NO_MARGIN).triplets) == list(whole.triplets)
 
 

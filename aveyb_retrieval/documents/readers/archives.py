@@ -16,7 +16,7 @@ from aveyb_retrieval.documents.readers.filetext import (
     Unrecognized,
     one_line,
 )
-from aveyb_retrieval.documents.readers.limits import MAX_UNPACKED
+from aveyb_retrieval.documents.readers.limits import MAX_UNPACKED_BYTES
 from aveyb_retrieval.documents.readers.suffixes_without_text import WITHOUT_TEXT
 from aveyb_retrieval.errors import plural
 
@@ -51,10 +51,10 @@ def open_archive(data: bytes) -> zipfile.ZipFile:
     if len(members) > _MAX_FILES:
         raise Unreadable(f"{len(members):,} files in an archive; at most {_MAX_FILES:,} are read")
     total = sum(info.file_size for info in members)
-    if total > MAX_UNPACKED:
+    if total > MAX_UNPACKED_BYTES:
         raise Unreadable(
-            f"{len(members):,} files of {total:,} bytes unpacked; at most {MAX_UNPACKED:,} bytes"
-            " are read"
+            f"{len(members):,} files of {total:,} bytes unpacked; at most"
+            f" {MAX_UNPACKED_BYTES:,} bytes are read"
         )
     return archive
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Language:
+class ProgrammingLanguage:
     """A language: the package of its grammar ("": none), the function in it, and the suffixes of
     its files.
     """
@@ -31,27 +31,29 @@ class Language:
 
 
 LANGUAGES = {
-    "python": Language("tree_sitter_python", (".py", ".pyi")),
-    "javascript": Language("tree_sitter_javascript", (".js", ".mjs", ".cjs", ".jsx")),
-    "typescript": Language("tree_sitter_typescript", (".ts", ".mts"), "language_typescript"),
-    "tsx": Language("tree_sitter_typescript", (".tsx",), "language_tsx"),
-    "java": Language("tree_sitter_java", (".java",)),
-    "go": Language("tree_sitter_go", (".go",)),
-    "rust": Language("tree_sitter_rust", (".rs",)),
-    "c": Language("tree_sitter_c", (".c", ".h")),
-    "cpp": Language("tree_sitter_cpp", (".cpp", ".cc", ".cxx", ".hpp", ".hh")),
-    "csharp": Language("tree_sitter_c_sharp", (".cs",)),
-    "ruby": Language("tree_sitter_ruby", (".rb",)),
-    "php": Language("tree_sitter_php", (".php",), "language_php"),
-    "shell": Language("tree_sitter_bash", (".sh", ".bash")),
-    "perl": Language("", (".pl", ".pm")),
-    "r": Language("", (".r",)),
-    "lua": Language("", (".lua",)),
-    "kotlin": Language("", (".kt", ".kts")),
-    "swift": Language("", (".swift",)),
-    "scala": Language("", (".scala",)),
-    "julia": Language("", (".jl",)),
-    "sql": Language("", (".sql",)),
+    "python": ProgrammingLanguage("tree_sitter_python", (".py", ".pyi")),
+    "javascript": ProgrammingLanguage("tree_sitter_javascript", (".js", ".mjs", ".cjs", ".jsx")),
+    "typescript": ProgrammingLanguage(
+        "tree_sitter_typescript", (".ts", ".mts"), "language_typescript"
+    ),
+    "tsx": ProgrammingLanguage("tree_sitter_typescript", (".tsx",), "language_tsx"),
+    "java": ProgrammingLanguage("tree_sitter_java", (".java",)),
+    "go": ProgrammingLanguage("tree_sitter_go", (".go",)),
+    "rust": ProgrammingLanguage("tree_sitter_rust", (".rs",)),
+    "c": ProgrammingLanguage("tree_sitter_c", (".c", ".h")),
+    "cpp": ProgrammingLanguage("tree_sitter_cpp", (".cpp", ".cc", ".cxx", ".hpp", ".hh")),
+    "csharp": ProgrammingLanguage("tree_sitter_c_sharp", (".cs",)),
+    "ruby": ProgrammingLanguage("tree_sitter_ruby", (".rb",)),
+    "php": ProgrammingLanguage("tree_sitter_php", (".php",), "language_php"),
+    "shell": ProgrammingLanguage("tree_sitter_bash", (".sh", ".bash")),
+    "perl": ProgrammingLanguage("", (".pl", ".pm")),
+    "r": ProgrammingLanguage("", (".r",)),
+    "lua": ProgrammingLanguage("", (".lua",)),
+    "kotlin": ProgrammingLanguage("", (".kt", ".kts")),
+    "swift": ProgrammingLanguage("", (".swift",)),
+    "scala": ProgrammingLanguage("", (".scala",)),
+    "julia": ProgrammingLanguage("", (".jl",)),
+    "sql": ProgrammingLanguage("", (".sql",)),
 }
 # What has a name and a body, in the grammars of these languages.
 _FUNCTIONS = {

@@ -17,7 +17,7 @@ from aveyb_retrieval.documents.readers.filetext import (
     hidden_text,
     one_line,
     paragraphs,
-    whole,
+    whole_number,
 )
 from aveyb_retrieval.documents.readers.list_numbers import number_as
 from aveyb_retrieval.documents.readers.office_pictures import OfficePictures, read_office_pictures
@@ -259,7 +259,7 @@ class _Reader:
                 continue  # of a table inside, which its cell holds
             if row.find(_DELETED_ROW) is not None:
                 continue
-            column = whole(_value(row, "trPr", "gridBefore"), most=_MOST_COLUMNS)
+            column = whole_number(_value(row, "trPr", "gridBefore"), most=_MOST_COLUMNS)
             cells = [""] * column
             for cell in row.iter(f"{W}tc"):
                 if next(cell.iterancestors(f"{W}tr")) is not row:
@@ -271,7 +271,7 @@ class _Reader:
                 else:
                     above[column] = "" if merge is None else text
                 cells.append(text)
-                column += max(1, whole(_value(cell, "tcPr", "gridSpan"), most=_MOST_COLUMNS))
+                column += max(1, whole_number(_value(cell, "tcPr", "gridSpan"), most=_MOST_COLUMNS))
             yield " | ".join(cells[:_MOST_COLUMNS])
 
     def _runs(self, element: Any, line: _Line) -> None:
@@ -284,7 +284,10 @@ class _Reader:
             elif tag == f"{W}ruby":
                 self._ruby(child, line)
             elif tag == f"{W}ddList":  # of a form
-                options, chosen = child.findall(f"{W}listEntry"), whole(_value(child, "result"))
+                options, chosen = (
+                    child.findall(f"{W}listEntry"),
+                    whole_number(_value(child, "result")),
+                )
                 line.add(options[chosen].get(f"{W}val") or "" if chosen < len(options) else "")
             elif tag == f"{W}checkBox":  # of an old form
                 line.add("☒" if _is_ticked(child) else "☐")
@@ -318,7 +321,9 @@ class _Reader:
             return
         align = own.get(f"{W}vertAlign") or style.align
         moved = own.get(f"{W}position", "") if text.strip().isdigit() else ""  # by hand
-        shift = SHIFTS.get(align, 0) or (-1 if moved.startswith("-") else int(whole(moved) > 0))
+        shift = SHIFTS.get(align, 0) or (
+            -1 if moved.startswith("-") else int(whole_number(moved) > 0)
+        )
         line.add(shifted("".join(line.parts[-3:]), text, shift))
         line.readings += inside.readings
 
@@ -395,14 +400,16 @@ def _value(element: Any, *path: str) -> str:
 
 
 def _level(element: Any) -> int | None:
-    level = whole(_value(element, "pPr", "outlineLvl"), -1)
+    level = whole_number(_value(element, "pPr", "outlineLvl"), -1)
     return level + 1 if level >= 0 else None
 
 
 def _list_of(element: Any) -> tuple[str, int]:
     """The id of the list that a paragraph or a style belongs to, "" without one, and the level."""
     listed = _value(element, "pPr", "numPr", "numId")
-    return listed, whole(_value(element, "pPr", "numPr", "ilvl"), most=_LEVELS - 1) if listed else 0
+    return listed, whole_number(
+        _value(element, "pPr", "numPr", "ilvl"), most=_LEVELS - 1
+    ) if listed else 0
 
 
 class _Styles:
@@ -424,7 +431,7 @@ class _Styles:
             return _NO_STYLE
         name, above = _value(element, "name"), self.get(_value(element, "basedOn"), depth + 1)
         kind, _, number = name.lower().partition(" ")
-        level = whole(number, -1, 99) if kind == "heading" else -1
+        level = whole_number(number, -1, 99) if kind == "heading" else -1
         own = level if level >= 0 else _level(element)
         self._styles[identity] = _Style(
             name,
@@ -481,7 +488,7 @@ class Numbering:
             own: dict[int, _Level] = {}
             for override in element.iter(f"{W}lvlOverride"):
                 if start := _value(override, "startOverride"):
-                    starts[whole(override.get(f"{W}ilvl"))] = whole(start, 1)
+                    starts[whole_number(override.get(f"{W}ilvl"))] = whole_number(start, 1)
                 own |= _levels(override)
             self._lists[element.get(f"{W}numId") or ""] = (
                 _value(element, "abstractNumId"),
@@ -529,10 +536,10 @@ class Numbering:
 
 def _levels(element: Any) -> dict[int, _Level]:
     return {
-        whole(level.get(f"{W}ilvl")): _Level(
+        whole_number(level.get(f"{W}ilvl")): _Level(
             _value(level, "numFmt") or "decimal",
             _value(level, "lvlText"),
-            whole(_value(level, "start"), 1),
+            whole_number(_value(level, "start"), 1),
             _value(level, "pStyle"),
             level.find(f"{W}isLgl") is not None,
         )

@@ -20,11 +20,11 @@ _MARKS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-_LOOKED_AT = 4096  # bytes in which UTF-16 and UTF-32 show
+_SAMPLE_BYTES = 4096  # bytes in which UTF-16 and UTF-32 show
 _SIGN = (
     "\N{LATIN SMALL LETTER E WITH ACUTE}\N{CYRILLIC SMALL LETTER YA}\N{CJK UNIFIED IDEOGRAPH-65E5}"
 )
-_MOSTLY = (
+_MOSTLY_SHARE = (
     0.4  # of the bytes at a place of each character that are zero, in UTF-16 of a European language
 )
 
@@ -67,16 +67,16 @@ def without_mark(data: bytes) -> str:
     """The encoding of a text in UTF-16 or UTF-32 that has no mark, by the zeros of its first bytes;
     "" of others.
     """
-    start = data[:_LOOKED_AT]
+    start = data[:_SAMPLE_BYTES]
     if 0 not in start:
         return ""
     quarters = [start[place::4].count(0) / max(1, len(start[place::4])) for place in range(4)]
-    if min(quarters[2:]) > 1 - _MOSTLY and quarters[0] < _MOSTLY:
+    if min(quarters[2:]) > 1 - _MOSTLY_SHARE and quarters[0] < _MOSTLY_SHARE:
         return "utf-32-le"
-    if min(quarters[:2]) > 1 - _MOSTLY and quarters[3] < _MOSTLY:
+    if min(quarters[:2]) > 1 - _MOSTLY_SHARE and quarters[3] < _MOSTLY_SHARE:
         return "utf-32-be"
     even, odd = (start[place::2].count(0) / max(1, len(start[place::2])) for place in range(2))
-    if max(even, odd) < _MOSTLY or min(even, odd) > 0.1:
+    if max(even, odd) < _MOSTLY_SHARE or min(even, odd) > 0.1:
         return ""
     return "utf-16-le" if odd > even else "utf-16-be"
 

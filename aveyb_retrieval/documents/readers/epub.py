@@ -11,10 +11,10 @@ from aveyb_retrieval.documents.readers.archives import open_archive, read_member
 from aveyb_retrieval.documents.readers.filetext import (
     FileText,
     Unreadable,
-    about,
     check_characters,
-    named,
-    some,
+    clean_name,
+    file_metadata,
+    first_few,
 )
 from aveyb_retrieval.documents.readers.html import read_xhtml
 from aveyb_retrieval.documents.readers.xml import parse_xml
@@ -64,16 +64,16 @@ def read_epub(data: bytes, limits: Limits) -> FileText:
         length += len(chapter.text)
         check_characters(length, limits)
     if lost and not any(texts):
-        raise Unreadable(f"damaged: {some(lost)}")
-    warning = f"{plural(len(lost), 'chapter')} not read: {some(lost)}" if lost else ""
+        raise Unreadable(f"damaged: {first_few(lost)}")
+    warning = f"{plural(len(lost), 'chapter')} not read: {first_few(lost)}" if lost else ""
     title = package.xpath("string(//*[local-name()='metadata']/*[local-name()='title'][1])")
     author = ", ".join(
         package.xpath("//*[local-name()='metadata']/*[local-name()='creator']/text()")
     )
     date = package.xpath("string(//*[local-name()='metadata']/*[local-name()='date'][1])")
     text = "\n\n".join(filter(None, texts))
-    metadata = about(author, date)
-    return FileText(named(title), text, None, warning, metadata, is_incomplete=bool(lost))
+    metadata = file_metadata(author, date)
+    return FileText(clean_name(title), text, None, warning, metadata, is_incomplete=bool(lost))
 
 
 def _chapters(package: Any, folder: str, lost: list[str]) -> Iterator[str]:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from aveyb_retrieval.documents.records import LONGEST_LABEL, MAX_PAGES, Pages
+from aveyb_retrieval.documents.records import MAX_LABEL_CHARACTERS, MAX_PAGES, Pages
 from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class Parts:
         if len(self._starts) == MAX_PAGES:
             raise Unreadable(f"more than {MAX_PAGES:,} parts")
         self._starts.append(self._length)
-        self._labels.append(label[:LONGEST_LABEL] or str(len(self._starts)))
+        self._labels.append(label[:MAX_LABEL_CHARACTERS] or str(len(self._starts)))
         self._texts.append(text + end if text else "")
         self._length += len(self._texts[-1])
 
@@ -171,29 +171,29 @@ _NO_NAME = re.compile(
 )
 
 
-def named(value: str | None) -> str:
+def clean_name(value: str | None) -> str:
     """A title or author as one line; "" where it is what a program writes for want of one."""
     words = one_line(value or "")
     return "" if _NO_NAME.fullmatch(words) else words
 
 
-def about(author: str | None, created: str | None) -> dict[str, Any]:
+def file_metadata(author: str | None, created: str | None) -> dict[str, Any]:
     """Metadata that office programs and PDF have in common; those that are missing are left out."""
     return {
         key: value
-        for key, value in (("author", named(author)), ("created", one_line(created or "")))
+        for key, value in (("author", clean_name(author)), ("created", one_line(created or "")))
         if value
     }
 
 
-def some(names: Sequence[object], most: int = 8) -> str:
+def first_few(names: Sequence[object], most: int = 8) -> str:
     """Return the first of some names as a list in words."""
     return ", ".join(map(str, names[:most])) + (", ..." if len(names) > most else "")
 
 
 def embedded(names: Sequence[str]) -> str:
     """Say which files that a file holds are not read; "" where there are none."""
-    return f"{plural(len(names), 'embedded file')} not read: {some(names)}" if names else ""
+    return f"{plural(len(names), 'embedded file')} not read: {first_few(names)}" if names else ""
 
 
 def hidden_text(places: int) -> str:
@@ -206,7 +206,7 @@ def one_line(text: str) -> str:
     return " ".join(clean(text).split())
 
 
-def whole(text: str | None, otherwise: int = 0, most: int = 1 << 31) -> int:
+def whole_number(text: str | None, otherwise: int = 0, most: int = 1 << 31) -> int:
     """Return the whole number that a file has written, at most `most`; `otherwise` where it is
     none.
     """

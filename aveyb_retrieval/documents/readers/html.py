@@ -13,7 +13,7 @@ from aveyb_retrieval.documents.readers.filetext import (
     Unreadable,
     clean,
     one_line,
-    whole,
+    whole_number,
 )
 from aveyb_retrieval.documents.readers.list_numbers import number_as
 from aveyb_retrieval.documents.readers.superscripts import shifted
@@ -153,10 +153,10 @@ _DECLARATION = re.compile(r"^\ufeff?\s*<\?xml[^>]*\?>")
 _ENTITY = re.compile(r"&([A-Za-z][A-Za-z0-9]*);")
 _TEMPLATE = re.compile(r"<(?P<end>/?)template\b(?P<attributes>[^<>]*)>", re.IGNORECASE)
 _SHADOW_ROOT = re.compile(r"\bshadowroot(?:mode)?\s*=\s*[\"']?(?:open|closed)", re.IGNORECASE)
-_LOOKED_AT = 4096  # bytes in which a page names its encoding
-_MOST_SPANS = 1000  # rows and columns that a cell may span, as browsers have it
-_DEEP = 20  # tables in tables, below which all are taken for layout
-_MOST_COLUMNS = 1000  # of a row, cells that are repeated included
+_SAMPLE_BYTES = 4096  # bytes in which a page names its encoding
+_MAX_SPANNED_CELLS = 1000  # rows and columns that a cell may span, as browsers have it
+_MAX_NESTED_TABLES = 20  # tables in tables, below which all are taken for layout
+_MAX_COLUMNS = 1000  # of a row, cells that are repeated included
 
 
 def read_html(data: bytes, limits: Limits) -> FileText:
@@ -253,7 +253,7 @@ def named_encoding(data: bytes) -> str | None:
     """The encoding that a page names, as browsers take it; None where there is none
     that is known.
     """
-    match = _XML.match(data[:_LOOKED_AT]) or _META.search(data[:_LOOKED_AT])
+    match = _XML.match(data[:_SAMPLE_BYTES]) or _META.search(data[:_SAMPLE_BYTES])
     name = python_encoding(match[1].decode("ascii")) if match else None
     # the name could not be read if that were true
     return "utf-8" if name and name.startswith("utf-16") else name
@@ -365,7 +365,7 @@ def _numbers(node: LexborNode) -> tuple[str, int, int]:
     attributes, kind = node.attributes, (node.attributes.get("type") or "1").strip()
     back = "reversed" in attributes
     count = sum(child.tag == "li" for child in node.iter()) if back else 1
-    return kind, whole(attributes.get("start"), count), -1 if back else 1
+    return kind, whole_number(attributes.get("start"), count), -1 if back else 1
 
 
 def _is_dropped(node: LexborNode, tag: str, hidden_too: bool) -> bool:
@@ -492,7 +492,7 @@ class _Table:
         self.span = (1, 1)  # rows and columns of the cell that is being read
         self.of_layout = (
             role in ("presentation", "none")
-            or depth > _DEEP
+            or depth > _MAX_NESTED_TABLES
             # `css` finds the node itself, too
             or any(inner.mem_id != node.mem_id for inner in node.css("table")[:2])
             or node.css_first("td h1, td h2, td h3, td h4, td h5, td h6, td pre") is not None
@@ -504,7 +504,7 @@ class _Table:
         rows, columns = self.span
         self.cells.append(text)
         if rows > 1:
-            places = range(self.column, min(self.column + columns, _MOST_COLUMNS))
+            places = range(self.column, min(self.column + columns, _MAX_COLUMNS))
             self.spans |= dict.fromkeys(places, (rows - 1, text))
         self.column += columns
 
@@ -558,7 +558,7 @@ class _Writer:
         """What stands in front of an item of a list: its number as it is shown, else a dash."""
         if not self.lists or (numbers := self.lists[-1]) is None:
             return "- "
-        kind, number, step = numbers[0], whole(value, numbers[1]), numbers[2]
+        kind, number, step = numbers[0], whole_number(value, numbers[1]), numbers[2]
         self.lists[-1] = kind, number + step, step
         return f"{number_as(kind, number)}. "
 
@@ -605,7 +605,8 @@ class _Writer:
             return
         table.repeat_cells()
         rows, columns = (
-            whole(node.attributes.get(name), 1, _MOST_SPANS) for name in ("rowspan", "colspan")
+            whole_number(node.attributes.get(name), 1, _MAX_SPANNED_CELLS)
+            for name in ("rowspan", "colspan")
         )
         table.span = max(1, rows), max(1, columns)
         self.hold()

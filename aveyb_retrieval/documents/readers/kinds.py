@@ -27,7 +27,7 @@ from aveyb_retrieval.documents.readers.filetext import (
     too_long,
 )
 from aveyb_retrieval.documents.readers.html import read_html, read_xhtml
-from aveyb_retrieval.documents.readers.limits import LONGEST_TITLE, MAX_FILE, Limits
+from aveyb_retrieval.documents.readers.limits import MAX_FILE_BYTES, MAX_TITLE_CHARACTERS, Limits
 from aveyb_retrieval.documents.readers.mail import read_eml, read_emlx, read_mailbox, read_msg
 from aveyb_retrieval.documents.readers.mailbox import message_bytes
 from aveyb_retrieval.documents.readers.markdown import read_markdown
@@ -40,7 +40,7 @@ from aveyb_retrieval.documents.readers.rtf import read_rtf
 from aveyb_retrieval.documents.readers.sheets import read_spreadsheet
 from aveyb_retrieval.documents.readers.subtitles import read_subtitles
 from aveyb_retrieval.documents.readers.suffixes_without_text import PICTURE_SUFFIXES
-from aveyb_retrieval.documents.readers.tables import read_table
+from aveyb_retrieval.documents.readers.tables import read_sheet
 from aveyb_retrieval.documents.readers.text import read_text
 from aveyb_retrieval.documents.readers.tnef import read_tnef
 from aveyb_retrieval.documents.readers.vcard import read_vcard
@@ -64,7 +64,7 @@ class FileKind(NamedTuple):
     part: tuple[int, int] | None = None
 
 
-LOOKED_AT = 4096  # bytes that tell whether a file without a suffix is a text
+SAMPLE_BYTES = 4096  # bytes that tell whether a file without a suffix is a text
 _BINARY = re.compile(rb"[\x00-\x06\x0e-\x1a\x1c-\x1f\x7f]")
 _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 USERS_FILE = "users.json"  # of Slack, above its channels
@@ -153,10 +153,10 @@ def read_file(path: Path, kind: FileKind, limits: Limits) -> tuple[FileText, str
         len(text.text) if text.text.isascii() else len(text.text.encode(errors="replace")),
         limits,
     )
-    if (length := len(text.title)) > LONGEST_TITLE:
-        cut = f"a title of {length:,} characters, of which {LONGEST_TITLE:,} are kept"
+    if (length := len(text.title)) > MAX_TITLE_CHARACTERS:
+        cut = f"a title of {length:,} characters, of which {MAX_TITLE_CHARACTERS:,} are kept"
         warning = "; ".join(filter(None, (text.warning, cut)))
-        text = replace(text, title=shortened(text.title, LONGEST_TITLE), warning=warning)
+        text = replace(text, title=shortened(text.title, MAX_TITLE_CHARACTERS), warning=warning)
     return text, digest
 
 
@@ -211,14 +211,16 @@ def read_bytes(
             if not stat.S_ISREG(status.st_mode):
                 raise Unreadable("not a plain file")
             start, stop = part or (0, status.st_size)
-            if stop - start > MAX_FILE:
-                raise Unreadable(f"{stop - start:,} bytes; files of at most {MAX_FILE:,} are read")
+            if stop - start > MAX_FILE_BYTES:
+                raise Unreadable(
+                    f"{stop - start:,} bytes; files of at most {MAX_FILE_BYTES:,} are read"
+                )
             handle.seek(start)
-            data = handle.read(stop - start if part else MAX_FILE + 1)
+            data = handle.read(stop - start if part else MAX_FILE_BYTES + 1)
     except OSError as error:
         raise Unreadable(f"cannot be read ({error.strerror or error})") from None
-    if len(data) > MAX_FILE:
-        raise Unreadable(f"more than {MAX_FILE:,} bytes")
+    if len(data) > MAX_FILE_BYTES:
+        raise Unreadable(f"more than {MAX_FILE_BYTES:,} bytes")
     return message_bytes(data) if part else data
 
 
@@ -267,7 +269,12 @@ def _parse_inner(
     limits: Limits, name: str, data: bytes, depth: int, may_be_text: bool
 ) -> FileText | None:
     kind = kind_of(PurePosixPath(name), in_folder=True)
-    if kind is None and may_be_text and not has_suffix(name) and looks_like_text(data[:LOOKED_AT]):
+    if (
+        kind is None
+        and may_be_text
+        and not has_suffix(name)
+        and looks_like_text(data[:SAMPLE_BYTES])
+    ):
         kind = FileKind("text", "")
     if kind is None or (kind.name == PICTURE and _is_passed_over(data)):
         return None
@@ -307,7 +314,7 @@ _READERS: dict[str, Callable[[bytes, Limits], FileText]] = {
     "text": read_text,
     "notebook": read_notebook,
     "calendar": read_calendar,
-    "table": read_table,
+    "table": read_sheet,
     "subtitles": read_subtitles,
     "xml": read_xml,
     "vcard": read_vcard,

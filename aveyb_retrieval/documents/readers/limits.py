@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from aveyb_retrieval.documents.records import MAX_LINE
+from aveyb_retrieval.documents.records import MAX_LINE_BYTES
 
-MAX_FILE = 512 << 20  # bytes of a file
-MAX_UNPACKED = 256 << 20  # bytes of what is packed in it
+MAX_FILE_BYTES = 512 << 20  # bytes of a file
+MAX_UNPACKED_BYTES = 256 << 20  # bytes of what is packed in it
 FILE_SECONDS = 120  # of processor time, for each
 OCR_SECONDS = 60  # of the clock, for each page
-LONGEST_TITLE = 1000  # characters
+MAX_TITLE_CHARACTERS = 1000  # characters
 
 Watch = Callable[[int, int], None]
 """Called with how many pictures of a file are read, and of how many."""
@@ -36,7 +36,7 @@ class Limits:
         watch: Called as pictures are read.
     """
 
-    longest: int = MAX_LINE
+    longest: int = MAX_LINE_BYTES
     encoding: str | None = None
     follow_links: bool = True
     ocr_seconds: int = OCR_SECONDS

@@ -92,7 +92,9 @@ _BOUNDARY = re.compile(r"^--([^\s-][^\r\n]{0,199})\r?$", re.MULTILINE)
 _FLOWED = re.compile(r"(?<!^--) \n(?:>+ ?)?", re.MULTILINE)
 _HEADER_COMMENT = re.compile(r"\([^()]*\)")
 _WORD = re.compile(r"\w+")
-_SAID = 0.9  # of a part's different words: then the plain text says as much as the page beside it
+_SAME_WORDS_SHARE = (
+    0.9  # of a part's different words: then the plain text says as much as the page beside it
+)
 
 
 def read_eml(data: bytes, limits: Limits, inner: InnerFiles) -> FileText:
@@ -286,7 +288,9 @@ def _best(texts: list[str]) -> str:
         return ""
     words = [_words(text) for text in texts]
     everything = set().union(*words)
-    first = next((n for n, own in enumerate(words) if len(own) >= _SAID * len(everything)), None)
+    first = next(
+        (n for n, own in enumerate(words) if len(own) >= _SAME_WORDS_SHARE * len(everything)), None
+    )
     best = max(range(len(texts)), key=lambda n: len(words[n])) if first is None else first
     said, parts = set(words[best]), [texts[best]]
     for text in (*texts[:best], *texts[best + 1 :]):

@@ -24,13 +24,13 @@ _BOUNDARY = re.compile(
 )
 _FIRST_WORD = b"\nFrom "
 _ESCAPED_FROM = re.compile(rb"^>(>*From )", re.MULTILINE)
-_HEADERS = 1 << 16  # bytes of a message in which its id is looked for
+_HEADER_BYTES = 1 << 16  # bytes of a message in which its id is looked for
 _MESSAGE_ID = re.compile(
     rb"^message-id:[ \t]*(?:\r?\n[ \t]+)?<?([^<>\s]+)>?", re.IGNORECASE | re.MULTILINE
 )
 _END_OF_HEADERS = re.compile(rb"\r?\n\r?\n")
 _MAILDIR = ("cur", "new", "tmp")
-_HASHED = 16  # hexadecimal digits of a message without an id
+_HASH_DIGITS = 16  # hexadecimal digits of a message without an id
 
 
 class MessagePart(NamedTuple):
@@ -78,7 +78,7 @@ def message_parts(data: mmap.mmap | bytes) -> Iterator[MessagePart]:
                 digests[name] = _digest(data, *first_parts[name][1:])
             if digests.get(name) == digest:
                 continue
-            name = f"{name}#{digest.hex()[:_HASHED]}".lstrip("#")
+            name = f"{name}#{digest.hex()[:_HASH_DIGITS]}".lstrip("#")
         if name not in first_parts:
             first_parts[name] = MessagePart(name, start, stop)
             yield first_parts[name]
@@ -100,7 +100,7 @@ def _boundaries(data: mmap.mmap | bytes) -> Iterator[int]:
 
 def _message_id(data: mmap.mmap | bytes, start: int, stop: int) -> str:
     """The Message-ID of a message as a part of a path; "" without one."""
-    head = _without_first_line(data[start : min(stop, start + _HEADERS)])
+    head = _without_first_line(data[start : min(stop, start + _HEADER_BYTES)])
     written = _MESSAGE_ID.search(_END_OF_HEADERS.split(head, maxsplit=1)[0])
     return written[1].decode("utf-8", "replace").replace("/", "%2F") if written else ""
 

@@ -28,8 +28,8 @@ _TOML = re.compile(
     r"\+\+\+[ \t]*\r?\n(?P<inside>.*?)^\+\+\+[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE
 )
 _HEADING = re.compile(r"\s*#{1,6}[ \t]+(?P<title>[^\s#][^\n]*)")
-_LONGEST = 1 << 19  # characters of front matter
-_DEEPEST = 20  # levels of what it holds
+_MAX_FRONT_MATTER_CHARACTERS = 1 << 19  # characters of front matter
+_MAX_FRONT_MATTER_DEPTH = 20  # levels of what it holds
 
 
 def read_markdown(data: bytes, limits: Limits) -> FileText:
@@ -39,7 +39,7 @@ def read_markdown(data: bytes, limits: Limits) -> FileText:
     text = whole_words(decode(data, limits.encoding))
     metadata: dict[str, Any] = {}
     for pattern, parse in ((_YAML, _yaml), (_TOML, tomllib.loads)):
-        front = pattern.match(text[: _LONGEST + 8])
+        front = pattern.match(text[: _MAX_FRONT_MATTER_CHARACTERS + 8])
         values = _values(parse, front["inside"].replace("\r\n", "\n")) if front else None
         if front and values is not None:
             text, metadata = text[front.end() :].lstrip(), values
@@ -107,7 +107,7 @@ def _safe_loader() -> Any:
 
 
 def _plain(value: Any, depth: int = 0) -> Any:
-    if depth > _DEEPEST:
+    if depth > _MAX_FRONT_MATTER_DEPTH:
         raise RecursionError
     if isinstance(value, dict):
         return {str(name): _plain(inner, depth + 1) for name, inner in value.items()}

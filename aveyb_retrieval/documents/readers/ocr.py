@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 MAX_OCR_PIXELS = 25_000_000  # of a picture: a larger one is read smaller
 _BYTES_PER_PICTURE = 500  # of a file: one that shows more pictures shows the same ones again
 _MIN_PICTURES = 100  # that any file may show
-_SURE = 75.0  # percent of certainty: a page that is read so stands upright
-_FEW_LETTERS = 12  # too few to tell how a page lies
+_UPRIGHT_PERCENT = 75.0  # percent of certainty: a page that is read so stands upright
+_MIN_UPRIGHT_LETTERS = 12  # too few to tell how a page lies
 _ANSWER_SECONDS = 20  # to say which languages there are
 _LANGUAGE = re.compile(r"[A-Za-z_]+(?:/[A-Za-z_]+)?")
 _WATCH_SECONDS = 5.0  # between two signs of life
@@ -221,7 +221,7 @@ class _Reader:
         """Return the words of the picture in the turn that reads best."""
         words = self._words(0)
         letters = sum(word.letters for word in words)
-        if letters < _FEW_LETTERS or picture_text(words).certainty >= _SURE:
+        if letters < _MIN_UPRIGHT_LETTERS or picture_text(words).certainty >= _UPRIGHT_PERCENT:
             return words
         for turn in self._turns():
             turned = self._words(turn)

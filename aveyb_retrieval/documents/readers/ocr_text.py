@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_SURE_WORD = 60  # percent of certainty
-_WORD_LETTERS = 3  # of a word that says that a picture shows text
+_SURE_WORD_PERCENT = 60  # percent of certainty
+_MIN_WORD_LETTERS = 3  # of a word that says that a picture shows text
 _SENTENCE_END = re.compile(r"""[.!?:;\u2026\u3002\uff01\uff1f]["'\u201d\u2019)\]]*\Z""")
 _LIST_ITEM = re.compile(r"(?:[-\u2022*]|\(?(?:\d{1,3}|[A-Za-z])[.)])\s")
 _DIVIDED = re.compile(r"(?<=[^\W\d_])-\Z")
@@ -27,8 +27,8 @@ TABLE_COLUMNS = (  # of Tesseract, that make a word
     "height",
 )
 DIVISION = "\x02"  # what stands for the hyphen of a divided word, as in the text of a PDF
-_SAME_EDGE = 0.03  # of a picture's width: lines of one column begin within
-_WIDE_LINE = 0.8  # of the longest line of its column: a sentence goes on behind such a line
+_SAME_EDGE_SHARE = 0.03  # of a picture's width: lines of one column begin within
+_WIDE_LINE_SHARE = 0.8  # of the longest line of its column: a sentence goes on behind such a line
 
 
 class PictureWord(NamedTuple):
@@ -67,7 +67,7 @@ class PictureWord(NamedTuple):
     @property
     def is_sure(self) -> bool:
         """Whether it is read with some certainty."""
-        return self.certainty >= _SURE_WORD
+        return self.certainty >= _SURE_WORD_PERCENT
 
 
 def _turned_back(
@@ -104,7 +104,7 @@ class _Line(NamedTuple):
 
 def picture_text(words: list[PictureWord]) -> PictureText:
     """Return words as a text; none where not one word of some length is sure."""
-    if not any(word.is_sure and word.letters >= _WORD_LETTERS for word in words):
+    if not any(word.is_sure and word.letters >= _MIN_WORD_LETTERS for word in words):
         return PictureText("", 0.0, words)
     certainty = sum(word.certainty for word in words) / len(words)
     return PictureText(_joined(_lines(words)), round(certainty, 1), words)
@@ -142,9 +142,9 @@ def _goes_on(line: _Line, following: _Line, lines: list[_Line], width: int) -> b
     column = [
         other.right - other.left
         for other in lines
-        if abs(other.left - line.left) <= _SAME_EDGE * width
+        if abs(other.left - line.left) <= _SAME_EDGE_SHARE * width
     ]
-    return len(column) > 2 and line.right - line.left >= _WIDE_LINE * max(column)
+    return len(column) > 2 and line.right - line.left >= _WIDE_LINE_SHARE * max(column)
 
 
 def ocr_metadata(certainties: dict[int, float]) -> dict[str, Any]:

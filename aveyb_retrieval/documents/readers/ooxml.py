@@ -15,12 +15,12 @@ from aveyb_retrieval.documents.readers.archives import open_archive, read_member
 from aveyb_retrieval.documents.readers.equations import M, text_of_omml
 from aveyb_retrieval.documents.readers.filetext import (
     Unreadable,
-    about,
     clean,
+    clean_name,
     embedded,
-    named,
+    file_metadata,
     one_line,
-    whole,
+    whole_number,
 )
 from aveyb_retrieval.documents.readers.list_numbers import number_as
 from aveyb_retrieval.documents.readers.superscripts import shifted
@@ -139,7 +139,9 @@ class Package:
             for element in () if root is None else root:
                 if isinstance(element.tag, str):
                     values[element.tag.rpartition("}")[2]] = element.text or ""
-        return named(values.get("title")), about(values.get("creator"), values.get("created"))
+        return clean_name(values.get("title")), file_metadata(
+            values.get("creator"), values.get("created")
+        )
 
     @property
     def is_incomplete(self) -> bool:
@@ -176,7 +178,7 @@ def paragraphs_of_drawing(body: Any) -> Iterator[str]:
     counts: dict[int, tuple[str, int]] = {}
     for paragraph in body.iter(f"{A}p"):
         properties = paragraph.find(f"{A}pPr")
-        level = 0 if properties is None else whole(properties.get("lvl"))
+        level = 0 if properties is None else whole_number(properties.get("lvl"))
         numbered = paragraph.find(f"{A}pPr/{A}buAutoNum")
         for deeper in [
             depth for depth in counts if depth > level or (depth == level and numbered is None)
@@ -185,7 +187,11 @@ def paragraphs_of_drawing(body: Any) -> Iterator[str]:
         number = ""
         if numbered is not None:
             kind, last = numbered.get("type") or "arabicPeriod", counts.get(level)
-            count = last[1] + 1 if last and last[0] == kind else whole(numbered.get("startAt"), 1)
+            count = (
+                last[1] + 1
+                if last and last[0] == kind
+                else whole_number(numbered.get("startAt"), 1)
+            )
             counts[level] = (kind, count)
             ending = next((ending for ending in _ENDINGS if kind.endswith(ending)), "Period")
             counted = number_as(_KINDS.get(kind.removesuffix(ending), "decimal"), count)
@@ -271,7 +277,7 @@ def _points(element: Any | None) -> dict[int, str]:
     points: dict[int, str] = {}
     for point in element.iter(f"{C}pt"):
         value = point.find(f"{C}v")
-        place = whole(point.get("idx"), -1)
+        place = whole_number(point.get("idx"), -1)
         if value is not None and place >= 0:
             # of some levels the outer one first
             points[place] = one_line(f"{value.text or ''} {points.get(place, '')}")

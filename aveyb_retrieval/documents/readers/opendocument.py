@@ -11,18 +11,24 @@ from aveyb_retrieval.documents.readers.filetext import (
     FileText,
     Parts,
     Unreadable,
-    about,
+    clean_name,
     embedded,
+    file_metadata,
     hidden_text,
-    named,
     one_line,
     paragraphs,
-    whole,
+    whole_number,
 )
 from aveyb_retrieval.documents.readers.html import page_text
 from aveyb_retrieval.documents.readers.list_numbers import number_as
 from aveyb_retrieval.documents.readers.superscripts import shifted
-from aveyb_retrieval.documents.readers.tables import Merged, Rows, left_out, row_text, sheet_text
+from aveyb_retrieval.documents.readers.tables import (
+    Merged,
+    SheetText,
+    left_out,
+    row_text,
+    sheet_text,
+)
 from aveyb_retrieval.documents.readers.xml import parse_xml
 
 if TYPE_CHECKING:
@@ -60,7 +66,7 @@ _BLANKS = {f"{_TEXT}s": " ", f"{_TEXT}tab": "\t", f"{_TEXT}line-break": "\n"}
 _MOST_REPEATED = (
     1000  # cells or rows that one element stands for; more of them are the empty rest of a sheet
 )
-_MOST_BLANKS = 1000
+_MAX_BLANK_CHARACTERS = 1000
 
 
 def is_opendocument(data: bytes) -> bool:
@@ -132,7 +138,7 @@ def _properties(archive: zipfile.ZipFile) -> tuple[str, dict[str, Any]]:
         str(meta.xpath(f"string(//*[local-name()='{name}'][1])"))
         for name in ("title", "initial-creator", "creator", "creation-date")
     )
-    return named(title), about(other_values[0] or other_values[1], other_values[2])
+    return clean_name(title), file_metadata(other_values[0] or other_values[1], other_values[2])
 
 
 class _Reader:
@@ -178,7 +184,9 @@ class _Reader:
                 else style.get(f"{_STYLE}name") or ""
             )
             levels = style.iter(f"{_TEXT}list-level-style-number", f"{_TEXT}outline-level-style")
-            self._lists[name] = {whole(level.get(f"{_TEXT}level")): level for level in levels}
+            self._lists[name] = {
+                whole_number(level.get(f"{_TEXT}level")): level for level in levels
+            }
 
     def lines(self, top: Any, item: str = "", depth: int = 0, style: str = "") -> Iterator[str]:
         """The text of all paragraphs and tables below an element, in order; blank lines between
@@ -192,7 +200,7 @@ class _Reader:
                 text = self.words(child).strip()
                 boxes, self._boxes = self._boxes, []
                 if tag == f"{_TEXT}h" and text:
-                    level = whole(child.get(f"{_TEXT}outline-level"), 1, most=6)
+                    level = whole_number(child.get(f"{_TEXT}outline-level"), 1, most=6)
                     unlisted = child.get(f"{_TEXT}is-list-header") == "true"
                     item = "" if unlisted else item or self._number(_OUTLINE, level)
                     yield from ("", f"{'#' * level} {item.removeprefix('- ')}{one_line(text)}", "")
@@ -238,10 +246,10 @@ class _Reader:
             del counts[deeper]
         if (shape := levels.get(depth)) is None:
             return "- "
-        counts[depth] = whole(
-            at, counts.get(depth, whole(shape.get(f"{_TEXT}start-value"), 1) - 1) + 1
+        counts[depth] = whole_number(
+            at, counts.get(depth, whole_number(shape.get(f"{_TEXT}start-value"), 1) - 1) + 1
         )
-        first = depth + 1 - whole(shape.get(f"{_TEXT}display-levels"), 1, most=depth)
+        first = depth + 1 - whole_number(shape.get(f"{_TEXT}display-levels"), 1, most=depth)
         numbers = (
             number_as(kind, counts.get(level, 1))
             for level in range(first, depth + 1)
@@ -297,7 +305,10 @@ class _Reader:
                     child.iter(f"{_TEXT}note-body") if tag == f"{_TEXT}note" else (child,)
                 )
             elif tag in _BLANKS:
-                parts.append(_BLANKS[tag] * whole(child.get(f"{_TEXT}c"), 1, most=_MOST_BLANKS))
+                parts.append(
+                    _BLANKS[tag]
+                    * whole_number(child.get(f"{_TEXT}c"), 1, most=_MAX_BLANK_CHARACTERS)
+                )
             elif tag == f"{_TEXT}ruby":
                 self._ruby(child, parts)
             elif tag == f"{_TEXT}span":
@@ -388,7 +399,7 @@ def _rows_of(table: Any) -> Iterator[Any]:
 
 
 def _count(element: Any, attribute: str) -> int:
-    return max(1, whole(element.get(attribute), 1, most=_MOST_REPEATED))
+    return max(1, whole_number(element.get(attribute), 1, most=_MOST_REPEATED))
 
 
 def read_ods(data: bytes, limits: Limits) -> FileText:
@@ -409,7 +420,7 @@ def read_ods(data: bytes, limits: Limits) -> FileText:
         if sheet.get(f"{_TABLE}style-name") in invisible:
             sheets.append(name)
             continue
-        rows = Rows(limits)
+        rows = SheetText(limits)
         hidden += _read_sheet(sheet, rows, reader)
         notes = (one_line("".join(note.itertext())) for note in sheet.iter(f"{_OFFICE}annotation"))
         shapes = paragraphs(
@@ -426,7 +437,7 @@ def read_ods(data: bytes, limits: Limits) -> FileText:
     return parts.text(title, "; ".join(filter(None, warnings)), metadata)
 
 
-def _read_sheet(sheet: Any, rows: Rows, reader: _Reader) -> int:
+def _read_sheet(sheet: Any, rows: SheetText, reader: _Reader) -> int:
     """Add the rows of a sheet; return how many rows and columns are hidden."""
     hidden_columns: set[int] = set()
     column, hidden = 0, 0

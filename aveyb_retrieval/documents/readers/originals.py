@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.documents.readers.pdf_scans import Rectangle
 
-LARGEST = 1 << 30  # bytes of a PDF
-_ONE_LINE = 0.5  # of the lower one's height: rectangles that share so much stand on one line
+MAX_PDF_BYTES = 1 << 30  # bytes of a PDF
+_ONE_LINE_SHARE = 0.5  # of the lower one's height: rectangles that share so much stand on one line
 _WIDTH, _MOST_PIXELS = 1200, 6e6  # of a picture of a page
 _MARK = (255, 230, 130)  # red, green, blue of marked words on white
 _PDFIUM_LOCK = threading.Lock()  # PDFium does one thing at a time
@@ -46,7 +46,7 @@ class Box(NamedTuple):
     top: float
 
 
-def read_original(name: str, origin: FileOrigin | None, most: int = LARGEST) -> bytes:
+def read_original(name: str, origin: FileOrigin | None, most: int = MAX_PDF_BYTES) -> bytes:
     """Read the file of a document, of at most so many bytes, as it was read: without following
     links.
 
@@ -114,7 +114,7 @@ def _pages(name: str, origin: FileOrigin | None) -> Pages:
 
 
 def _opened(
-    name: str, origin: FileOrigin | None, most: int = LARGEST
+    name: str, origin: FileOrigin | None, most: int = MAX_PDF_BYTES
 ) -> closing[pypdfium2.PdfDocument]:
     data = read_original(name, origin, most)
     with extra_for(f"reading {name}", "files"):
@@ -162,7 +162,7 @@ def _lines(page: pypdfium2.PdfPage, number: int, sought_letters: str, before: in
     box: Box | None = None
     for left, bottom, right, top in chain.from_iterable(rectangles_of(*run) for run in runs):
         shared = min(box.top, top) - max(box.bottom, bottom) if box else 0.0
-        if box and shared > _ONE_LINE * min(box.top - box.bottom, top - bottom):
+        if box and shared > _ONE_LINE_SHARE * min(box.top - box.bottom, top - bottom):
             box = Box(
                 number,
                 min(box.left, left),

@@ -14,13 +14,13 @@ from aveyb_retrieval.documents.readers.filetext import (
     Parts,
     Unreadable,
     Unrecognized,
-    about,
     check_characters,
     clean,
+    clean_name,
     embedded,
-    named,
+    file_metadata,
+    first_few,
     one_line,
-    some,
 )
 from aveyb_retrieval.documents.readers.ocr_text import ocr_metadata
 from aveyb_retrieval.documents.readers.pdf_forms import notes_and_fields
@@ -125,7 +125,7 @@ def _read(document: pypdfium2.PdfDocument, size: int, limits: Limits) -> FileTex
         end = "\n\n" if text.endswith(_SENTENCE_END) or following.startswith("#") else "\n"
         parts.add(text, one_line(document.get_page_label(index)), end=end)
     title, author, created = map(document.get_metadata_value, ("Title", "Author", "CreationDate"))
-    metadata = about(author, _date(created)) | ocr_metadata(
+    metadata = file_metadata(author, _date(created)) | ocr_metadata(
         {
             index + 1: scan.certainty
             for index, scan in recognized.items()
@@ -134,7 +134,7 @@ def _read(document: pypdfium2.PdfDocument, size: int, limits: Limits) -> FileTex
     )
     lost = [*filter(None, [unread]), *_unread_parts(document, files)]
     return parts.text(
-        named(title),
+        clean_name(title),
         "; ".join([*lost, *_wordless(recognized, texts)]),
         metadata,
         is_incomplete=bool(lost),
@@ -156,7 +156,7 @@ def _wordless(recognized: dict[int, RecognizedPage], texts: list[str]) -> Iterat
     ]
     if numbers:
         pages = f"{len(numbers):,} of {len(texts):,} pages"
-        yield f"{pages} are pictures without words: {some(sorted(numbers))}"
+        yield f"{pages} are pictures without words: {first_few(sorted(numbers))}"
 
 
 def _unread_parts(document: pypdfium2.PdfDocument, files: list[str]) -> Iterator[str]:

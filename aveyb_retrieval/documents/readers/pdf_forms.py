@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     import pypdfium2
 
-_LONGEST_VALUE = 1 << 20  # characters of a value of a form
+_MAX_VALUE_CHARACTERS = 1 << 20  # characters of a value of a form
 _TEXT_FIELDS = (4, 5, 6)  # FPDF_FORMFIELD_COMBOBOX, LISTBOX, TEXTFIELD
 _BOXES = (2, 3)  # FPDF_FORMFIELD_CHECKBOX, RADIOBUTTON
 _WIDGET, _FILE, _POPUP, _LINK = 20, 17, 16, 2  # FPDF_ANNOT_...
 _TAG = re.compile(r"<[^<>]*>")
-_HIDDEN = 2 | 32  # FPDF_ANNOT_FLAG_HIDDEN, NOVIEW
+_HIDDEN_FLAGS = 2 | 32  # FPDF_ANNOT_FLAG_HIDDEN, NOVIEW
 
 
 def notes_and_fields(page: pypdfium2.PdfPage, form: Any | None, files: list[str]) -> Iterator[str]:
@@ -37,7 +37,7 @@ def notes_and_fields(page: pypdfium2.PdfPage, form: Any | None, files: list[str]
             continue
         try:
             kind = raw.FPDFAnnot_GetSubtype(annotation)
-            if kind in (_POPUP, _LINK) or raw.FPDFAnnot_GetFlags(annotation) & _HIDDEN:
+            if kind in (_POPUP, _LINK) or raw.FPDFAnnot_GetFlags(annotation) & _HIDDEN_FLAGS:
                 continue
             if kind == _FILE and (attached := raw.FPDFAnnot_GetFileAttachment(annotation)):
                 files.append(one_line(_filled(raw.FPDFAttachment_GetName, attached)))
@@ -77,7 +77,7 @@ def _field(form: Any, annotation: Any) -> str:
 def _filled(call: Any, *what: Any) -> str:
     """What a function of PDFium writes into a buffer of so many bytes, as UTF-16."""
     size = call(*what, None, 0)
-    if not 2 < size <= 2 * _LONGEST_VALUE:
+    if not 2 < size <= 2 * _MAX_VALUE_CHARACTERS:
         return ""
     buffer = ctypes.create_string_buffer(size)
     call(*what, ctypes.cast(buffer, ctypes.POINTER(pdfium_calls().FPDF_WCHAR)), size)

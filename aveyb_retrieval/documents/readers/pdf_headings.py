@@ -13,9 +13,11 @@ _LONGEST_NUMBER = (
     8  # letters and digits in front of a heading that its bookmark does not repeat: "3.2", "A.1"
 )
 # Headings of a file without bookmarks: short lines in larger type than most of its text.
-_LARGER = 1.15  # times the size of most of the text
-_LONGEST_HEADING = 120  # characters of a heading
-_MOST_LARGER = 0.2  # of all characters: where more are in larger type, it is no mark of headings
+_LARGER_FACTOR = 1.15  # times the size of most of the text
+_MAX_HEADING_CHARACTERS = 120  # characters of a heading
+_MAX_LARGER_SHARE = (
+    0.2  # of all characters: where more are in larger type, it is no mark of headings
+)
 _LEVELS = 4
 Sizes = dict[str, float]  # of type, in points, of the lines of a page, by their letters and digits
 
@@ -78,7 +80,7 @@ def type_of(sizes: list[Sizes]) -> tuple[Counter[float], float]:
     for page in sizes:
         for letters, size in page.items():
             lengths[size] += len(letters)
-    return lengths, _LARGER * lengths.most_common(1)[0][0] if lengths else math.inf
+    return lengths, _LARGER_FACTOR * lengths.most_common(1)[0][0] if lengths else math.inf
 
 
 def mark_by_size(texts: list[str], sizes: list[Sizes]) -> list[str]:
@@ -87,7 +89,7 @@ def mark_by_size(texts: list[str], sizes: list[Sizes]) -> list[str]:
     """
     lengths, large = type_of(sizes)
     larger = sorted((size for size in lengths if size >= large), reverse=True)
-    if not larger or sum(map(lengths.__getitem__, larger)) > _MOST_LARGER * lengths.total():
+    if not larger or sum(map(lengths.__getitem__, larger)) > _MAX_LARGER_SHARE * lengths.total():
         return texts
     levels = {size: min(rank, _LEVELS) for rank, size in enumerate(larger, start=1)}
     return [_marked(text, page, levels) for text, page in zip(texts, sizes, strict=True)]
@@ -98,9 +100,9 @@ def _marked(text: str, sizes: Sizes, levels: dict[float, int]) -> str:
     level_before = 0
     for line in text.split("\n"):
         level = levels.get(sizes.get(letters_of(line), 0.0), 0)
-        if level and any(map(str.isalpha, line)) and len(line) <= _LONGEST_HEADING:
+        if level and any(map(str.isalpha, line)) and len(line) <= _MAX_HEADING_CHARACTERS:
             # a heading of two lines
-            if level == level_before and len(lines[-1]) + len(line) <= _LONGEST_HEADING:
+            if level == level_before and len(lines[-1]) + len(line) <= _MAX_HEADING_CHARACTERS:
                 lines[-1] = f"{lines[-1].rstrip()} {line.strip()}\n"
             else:
                 lines.append(f"\n{'#' * level} {line.strip()}\n")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pypdfium2
 
 _OPTIONAL_CONTENT = "OC"  # the tag of marked content that is in a layer
-_LONGEST_TAG = 64  # bytes of UTF-16
+_MAX_TAG_BYTES = 64  # bytes of UTF-16
 _MOST_PIXELS = 1e6  # of a picture of a page
 
 
@@ -42,11 +42,11 @@ def remove_hidden_layers(page: pypdfium2.PdfPage) -> None:
 
 def _in_layer(page_object: pypdfium2.PdfObject) -> bool:
     raw = pdfium_calls()
-    buffer, length = ctypes.create_string_buffer(_LONGEST_TAG), ctypes.c_ulong()
+    buffer, length = ctypes.create_string_buffer(_MAX_TAG_BYTES), ctypes.c_ulong()
     to_buffer = ctypes.cast(buffer, ctypes.POINTER(raw.FPDF_WCHAR))
     for number in range(raw.FPDFPageObj_CountMarks(page_object)):
         mark = raw.FPDFPageObj_GetMark(page_object, number)
-        if raw.FPDFPageObjMark_GetName(mark, to_buffer, _LONGEST_TAG, length):
+        if raw.FPDFPageObjMark_GetName(mark, to_buffer, _MAX_TAG_BYTES, length):
             tag = buffer.raw[: length.value].decode("utf-16-le", "replace").rstrip("\0")
             if tag == _OPTIONAL_CONTENT:
                 return True

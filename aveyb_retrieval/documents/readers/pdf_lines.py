@@ -32,11 +32,11 @@ _BREAK = re.compile(r"(?:\r?\n)+")
 _INITIAL = re.compile(r"(?<!\w)[^\W\d_]")
 _EAST_ASIAN = re.compile(r"[\u2e80-\uffdc]")  # scripts that are also written downwards
 _SLANT = math.radians(10)  # of text across the page, against the lines and against a right angle
-_ONE_BASELINE = 0.15  # of the size of type: characters of one line differ by less
-_SAME_HEIGHT = 0.5  # points between characters of one row
-_NEXT_ROW = 0.8  # of the size of type: a row below is lower by so much
-_DROP_CAP = 1.6  # times the size of the text that a drop cap begins
-_CAPITAL_HEIGHT = 0.7  # of the size of type
+_ONE_BASELINE_SHARE = 0.15  # of the size of type: characters of one line differ by less
+_SAME_HEIGHT_POINTS = 0.5  # points between characters of one row
+_NEXT_ROW_SHARE = 0.8  # of the size of type: a row below is lower by so much
+_DROP_CAP_FACTOR = 1.6  # times the size of the text that a drop cap begins
+_CAPITAL_HEIGHT_SHARE = 0.7  # of the size of type
 
 
 class PageLines(NamedTuple):
@@ -143,9 +143,12 @@ def _drop_caps(
     edits: list[_Edit] = []
     for cap in _capitals(words, text, lines, direction):
         cap_size = font_size(words, cap)
-        if cap_size < _DROP_CAP * usual:
+        if cap_size < _DROP_CAP_FACTOR * usual:
             continue
-        if text[cap + 1 : cap + 2].isalnum() and font_size(words, cap + 1) > cap_size / _DROP_CAP:
+        if (
+            text[cap + 1 : cap + 2].isalnum()
+            and font_size(words, cap + 1) > cap_size / _DROP_CAP_FACTOR
+        ):
             continue  # a word in large type
         begun = [line for line in lines if _begins(words, cap, line, sizes[line])]
         if not begun:
@@ -176,10 +179,10 @@ def _begins(words: pypdfium2.PdfTextPage, cap: int, line: _Line, size: float) ->
     """Whether a line of that size may go on with the word of a drop cap."""
     cap_size = font_size(words, cap)
     along, height = apart(words, cap, line.first)
-    if line.first == cap or cap_size < _DROP_CAP * size or not 0 < along <= cap_size + size:
+    if line.first == cap or cap_size < _DROP_CAP_FACTOR * size or not 0 < along <= cap_size + size:
         return False
-    tops = abs(height + _CAPITAL_HEIGHT * (size - cap_size))
-    return tops <= _CAPITAL_HEIGHT * size or abs(height) <= _ONE_BASELINE * size
+    tops = abs(height + _CAPITAL_HEIGHT_SHARE * (size - cap_size))
+    return tops <= _CAPITAL_HEIGHT_SHARE * size or abs(height) <= _ONE_BASELINE_SHARE * size
 
 
 def _cells(
@@ -223,20 +226,20 @@ def _cells_below(
 
 
 def _is_one_row(words: pypdfium2.PdfTextPage, line: _Line, direction: float) -> bool:
-    return abs(apart_along(words, line.first, line.last, direction)[1]) < _SAME_HEIGHT
+    return abs(apart_along(words, line.first, line.last, direction)[1]) < _SAME_HEIGHT_POINTS
 
 
 def _is_below(words: pypdfium2.PdfTextPage, before: int, behind: int, direction: float) -> bool:
     """Whether a character stands in a row below the one before, and not to the right of it."""
     along, height = apart_along(words, before, behind, direction)
-    if height > -_SAME_HEIGHT or along > _SAME_HEIGHT:
+    if height > -_SAME_HEIGHT_POINTS or along > _SAME_HEIGHT_POINTS:
         return False
-    return height < -_NEXT_ROW * font_size(words, before)
+    return height < -_NEXT_ROW_SHARE * font_size(words, before)
 
 
 def _is_right_of(words: pypdfium2.PdfTextPage, before: int, behind: int) -> bool:
     along, height = apart(words, before, behind)
-    return along > 0 and abs(height) < _ONE_BASELINE * font_size(words, before)
+    return along > 0 and abs(height) < _ONE_BASELINE_SHARE * font_size(words, before)
 
 
 def _edited(text: str, edits: list[_Edit]) -> PlacedText:

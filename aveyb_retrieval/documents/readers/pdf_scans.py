@@ -9,7 +9,7 @@ from collections import defaultdict
 from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from aveyb_retrieval.documents.readers.filetext import Unreadable, Unrecognized, one_line, some
+from aveyb_retrieval.documents.readers.filetext import Unreadable, Unrecognized, first_few, one_line
 from aveyb_retrieval.documents.readers.known_words import (
     count_words,
     is_doubtful,
@@ -36,11 +36,11 @@ Rectangle = tuple[float, float, float, float]  # left, bottom, right and top, in
 ScanKind = Literal["", "textless", "stamped", "doubtful"]
 """How a page is a picture: not; without text; with a few words on it; with a text of no words."""
 _PIXELS_PER_POINT = 300 / 72  # 300 dots per inch, as Tesseract is trained with
-_COVERED = 0.6  # of a page: pictures that cover so much of it may be its text
+_COVERED_SHARE = 0.6  # of a page: pictures that cover so much of it may be its text
 _STAMP_WORDS = 40  # of a page: so few may be a stamp
 _TRIED_PAGES = 2  # of doubtful text, before the text of the others is believed
 _SAME_WORDS = 0.8  # of the words that OCR finds: a text that has them is right
-_NESTED = 3  # forms in forms in which pictures are looked for
+_MAX_FORM_DEPTH = 3  # forms in forms in which pictures are looked for
 
 
 class RecognizedPage(NamedTuple):
@@ -58,8 +58,8 @@ def scan_kind(page: pypdfium2.PdfPage, text: str) -> ScanKind:
     if not text.strip():
         return "textless" if _has_pictures(page) else ""
     if count_words(text) <= _STAMP_WORDS:
-        return "stamped" if _covered_share(page) >= _COVERED else ""
-    if is_doubtful(text) and _covered_share(page) >= _COVERED:
+        return "stamped" if _covered_share(page) >= _COVERED_SHARE else ""
+    if is_doubtful(text) and _covered_share(page) >= _COVERED_SHARE:
         return "doubtful"
     return ""
 
@@ -67,7 +67,7 @@ def scan_kind(page: pypdfium2.PdfPage, text: str) -> ScanKind:
 def _pictures(page: pypdfium2.PdfPage) -> Iterator[pypdfium2.PdfObject]:
     import pypdfium2
 
-    return page.get_objects(filter=[pypdfium2.raw.FPDF_PAGEOBJ_IMAGE], max_depth=_NESTED)
+    return page.get_objects(filter=[pypdfium2.raw.FPDF_PAGEOBJ_IMAGE], max_depth=_MAX_FORM_DEPTH)
 
 
 def _has_pictures(page: pypdfium2.PdfPage) -> bool:
@@ -180,7 +180,7 @@ def unread_pages(pages: dict[int, RecognizedPage], count: int) -> str:
             by_reason[page.reason].append(index + 1)
     parts = (
         f"{len(numbers):,} of {count:,} pages are pictures that are not read ({reason}):"
-        f" {some(numbers)}"
+        f" {first_few(numbers)}"
         for reason, numbers in by_reason.items()
     )
     return "; ".join(parts)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from aveyb_retrieval.documents.readers.superscripts import LONGEST_WORD, last_word, shifted
+from aveyb_retrieval.documents.readers.superscripts import MAX_WORD_CHARACTERS, last_word, shifted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,12 +34,12 @@ _ENDING = re.compile(r"[0-9](?:\r?\n)?(st|nd|rd|th)(?![^\W\d_])")
 _LETTERS = re.compile(r",[a-z\d*†‡§](?:,[a-z\d*†‡§])*(?!\w)")  # behind a first one: "Smith", "a,b"
 _MARKED = re.compile(r"[\w.,;:)\]\u201d\u2019\"](?:\r?\n)?\Z")
 _NUMBER = re.compile(r"[0-9][0-9]+")
-_SMALL = 0.85  # of the size of the characters before: a mark is smaller
-_RAISED = 0.12  # of that size: by so much at least it stands above or below
-_SAME_LINE = 0.15  # of the size: two characters of one line differ by less
-_LEVEL = 0.5  # points between characters of one line
+_SMALL_SHARE = 0.85  # of the size of the characters before: a mark is smaller
+_RAISED_SHARE = 0.12  # of that size: by so much at least it stands above or below
+_SAME_LINE_SHARE = 0.15  # of the size: two characters of one line differ by less
+_LEVEL_POINTS = 0.5  # points between characters of one line
 _LAST_OF_FIRST_PLANE = "\uffff"
-_SAMPLED = 16  # characters that say how a text runs
+_SAMPLE_CHARACTERS = 16  # characters that say how a text runs
 
 
 class PlacedText(NamedTuple):
@@ -98,7 +98,7 @@ def usual_turn(words: pypdfium2.PdfTextPage, places: Sequence[int]) -> int | Non
 
     A sample of them is measured.
     """
-    step = max(1, len(places) // _SAMPLED)
+    step = max(1, len(places) // _SAMPLE_CHARACTERS)
     turns = Counter(round(2 * angle_of(words, place) / math.pi) % 4 for place in places[::step])
     return turns.most_common(1)[0][0] if turns else None
 
@@ -190,7 +190,10 @@ def is_level(words: pypdfium2.PdfTextPage, first: int, second: int) -> bool:
     origin = pdfium_calls().FPDFText_GetCharOrigin
     origin(words.raw, first, *_TO_FIRST)
     origin(words.raw, second, *_TO_SECOND)
-    return abs(_Y.value - _SECOND_Y.value) < _LEVEL or abs(_X.value - _SECOND_X.value) < _LEVEL
+    return (
+        abs(_Y.value - _SECOND_Y.value) < _LEVEL_POINTS
+        or abs(_X.value - _SECOND_X.value) < _LEVEL_POINTS
+    )
 
 
 def _shift(words: pypdfium2.PdfTextPage, before: int, mark: int) -> int:
@@ -198,8 +201,8 @@ def _shift(words: pypdfium2.PdfTextPage, before: int, mark: int) -> int:
     size = font_size(words, before)
     _, height = apart(words, before, mark)
     if (
-        not 0 < _RAISED * size <= abs(height) <= 1.2 * size
-        or font_size(words, mark) > _SMALL * size
+        not 0 < _RAISED_SHARE * size <= abs(height) <= 1.2 * size
+        or font_size(words, mark) > _SMALL_SHARE * size
     ):
         return 0
     return 1 if height > 0 else -1
@@ -208,7 +211,7 @@ def _shift(words: pypdfium2.PdfTextPage, before: int, mark: int) -> int:
 def _same_line(words: pypdfium2.PdfTextPage, first: int, second: int) -> bool:
     along, height = apart(words, first, second)
     size = font_size(words, first)
-    return abs(height) < _SAME_LINE * size and 0 < along < 4 * size
+    return abs(height) < _SAME_LINE_SHARE * size and 0 < along < 4 * size
 
 
 def apart(words: pypdfium2.PdfTextPage, first: int, second: int) -> tuple[float, float]:
@@ -277,8 +280,8 @@ def join_words(text: str, known: set[str]) -> str:
     """
 
     def join(end: re.Match[str]) -> str:
-        before = last_word(text[max(0, end.start() - LONGEST_WORD) : end.start()])
-        behind = "".join(takewhile(str.isalnum, text[end.end() : end.end() + LONGEST_WORD]))
+        before = last_word(text[max(0, end.start() - MAX_WORD_CHARACTERS) : end.start()])
+        behind = "".join(takewhile(str.isalnum, text[end.end() : end.end() + MAX_WORD_CHARACTERS]))
         if not before or not behind:
             return ""
         has_hyphen = (

@@ -17,8 +17,8 @@ from aveyb_retrieval.documents.readers.filetext import (
     Unreadable,
     Unrecognized,
     clean,
+    first_few,
     one_line,
-    some,
 )
 from aveyb_retrieval.documents.readers.ocr import (
     MAX_OCR_PIXELS,
@@ -41,8 +41,10 @@ MIN_PICTURE_BYTES = 200  # of one in another file that may show words
 _FORMATS = ("TIFF", "PNG", "JPEG", "JPEG2000", "BMP", "GIF", "WEBP", "PPM")
 _PAGED = "TIFF"  # the pictures of other files are those of a film
 _MIN_LONG, _MIN_SHORT = 400, 200  # pixels of the sides: smaller ones are logos
-_SMALL = 1000  # pixels of the longer side: smaller type is read better enlarged
-_SQUARE = 1.2  # of the dots per inch in both directions, between which a picture is as it looks
+_SMALL_PIXELS = 1000  # pixels of the longer side: smaller type is read better enlarged
+_SQUARE_RATIO = (
+    1.2  # of the dots per inch in both directions, between which a picture is as it looks
+)
 _WHITE = (255, 255, 255)
 
 
@@ -143,7 +145,7 @@ def _unread(failed: dict[int, Unreadable], count: int) -> str:
     if not failed:
         return ""
     reason = next(iter(failed.values()))
-    return f"{len(failed):,} of {plural(count, 'page')} not read ({reason}): {some([*failed])}"
+    return f"{len(failed):,} of {plural(count, 'page')} not read ({reason}): {first_few([*failed])}"
 
 
 def _open(data: bytes) -> Image:
@@ -206,7 +208,7 @@ def _upright_and_grey(picture: Image) -> Image:
     if grey.size == picture.size:
         width, height = _square(width, height, dots)
     scale = min(1.0, math.sqrt(MAX_OCR_PIXELS / max(1, width * height)))
-    if max(width, height) < _SMALL:
+    if max(width, height) < _SMALL_PIXELS:
         scale = 2.0
     size = max(1, round(width * scale)), max(1, round(height * scale))
     return grey if size == grey.size else grey.resize(size)
@@ -219,9 +221,9 @@ def _square(width: int, height: int, dots: object) -> tuple[int, int]:
     across, down = float(dots[0]), float(dots[1])
     if min(across, down) <= 1:
         return width, height
-    if across > _SQUARE * down:
+    if across > _SQUARE_RATIO * down:
         return width, min(2 * height, round(height * across / down))
-    if down > _SQUARE * across:
+    if down > _SQUARE_RATIO * across:
         return min(2 * width, round(width * down / across)), height
     return width, height
 

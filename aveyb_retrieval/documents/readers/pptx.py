@@ -8,8 +8,8 @@ from aveyb_retrieval.documents.readers.filetext import (
     FileText,
     Parts,
     clean,
+    first_few,
     one_line,
-    some,
 )
 from aveyb_retrieval.documents.readers.ocr_text import ocr_metadata
 from aveyb_retrieval.documents.readers.office_pictures import OfficePictures, read_office_pictures
@@ -69,7 +69,7 @@ def read_pptx(data: bytes, limits: Limits) -> FileText:
     pictures.check_text("".join(texts))
     title, metadata = package.properties()
     notes = [
-        f"{plural(len(numbers), 'slide')} {why}: {some(numbers)}"
+        f"{plural(len(numbers), 'slide')} {why}: {first_few(numbers)}"
         for numbers, why in ((hidden, "hidden and left out"), (missing, "missing in the file"))
         if numbers
     ]

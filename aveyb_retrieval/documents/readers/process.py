@@ -22,7 +22,7 @@ from aveyb_retrieval.documents.readers.limits import FILE_SECONDS, Limits
 from aveyb_retrieval.documents.readers.originals import look
 from aveyb_retrieval.documents.readers.tables import read_rows
 from aveyb_retrieval.documents.records import (
-    LONGEST_REASON,
+    MAX_REASON_CHARACTERS,
     FieldNames,
     Pages,
     Record,
@@ -259,10 +259,10 @@ def _answers(request: dict[str, Any], limits: Limits) -> Iterator[dict[str, Any]
                 "sha256": digest,
             }
     except Unrecognized as error:
-        reason = shortened(str(error), LONGEST_REASON)
+        reason = shortened(str(error), MAX_REASON_CHARACTERS)
         yield {"reason": reason, "unrecognized_sha256": error.sha256}
     except Unreadable as error:
-        yield {"reason": shortened(str(error), LONGEST_REASON)}
+        yield {"reason": shortened(str(error), MAX_REASON_CHARACTERS)}
     except MemoryError:
         yield {
             "reason": f"needs more than {MEMORY / 2**30:.1f} GiB of memory to be read",
@@ -272,5 +272,7 @@ def _answers(request: dict[str, Any], limits: Limits) -> Iterator[dict[str, Any]
         yield {"reason": "nested too deeply to be read"}
     except Exception as error:  # of a parser that a damaged file has confused
         yield {
-            "reason": shortened(f"not readable ({type(error).__name__}: {error})", LONGEST_REASON)
+            "reason": shortened(
+                f"not readable ({type(error).__name__}: {error})", MAX_REASON_CHARACTERS
+            )
         }

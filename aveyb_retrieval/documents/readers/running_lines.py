@@ -11,7 +11,7 @@ from aveyb_retrieval.documents.readers.pdf_headings import Sizes, letters_of, ty
 if TYPE_CHECKING:
     from aveyb_retrieval.documents.readers.pdf_scans import ScanKind
 
-_EDGE = 2  # lines of a page header or footer
+_EDGE_LINES = 2  # lines of a page header or footer
 # and what sets it apart from a part's
 _PAGE = (
     r"(?:(?P<apart>(?<!\w)(?:page|seite|p|s|pág|pag|página|pagina|sida|side|strona|strana|стр|страница)(?!\w)\.?\s*|第\s*"
@@ -22,7 +22,7 @@ _PAGE_NUMBER = re.compile(
 )
 _DIVIDED_END = re.compile(r"[^\W\d_][-\u2010\u00ad\x02\ufffe]\s*\Z")
 _REST = re.compile(r"\s*(([^\W\d_A-Z])\w*[^\w\s]*)\s*")  # of a word, and the stop behind it
-_MARGIN = 0.15  # of a page's height, in which headers and footers stand
+_MARGIN_SHARE = 0.15  # of a page's height, in which headers and footers stand
 
 
 class PageText(NamedTuple):
@@ -74,7 +74,7 @@ def _large_lines(page: PageText, large: float) -> set[tuple[str, int]]:
     return {
         (letters, round(100 * height))
         for letters, height in page.heights.items()
-        if _MARGIN <= height <= 1 - _MARGIN and page.sizes.get(letters, 0.0) >= large
+        if _MARGIN_SHARE <= height <= 1 - _MARGIN_SHARE and page.sizes.get(letters, 0.0) >= large
     }
 
 
@@ -134,7 +134,7 @@ def without_running_lines(
     cleaned_pages, seen = [], set[str]()
     for page, inside, edge in zip(pages, lines, edges, strict=True):
         # a page of few lines may hold nothing else
-        again = running & seen if len(inside) > 2 * _EDGE else set[str]()
+        again = running & seen if len(inside) > 2 * _EDGE_LINES else set[str]()
         cleaned_pages.append(
             page._replace(
                 text="\n".join(line for i, line in enumerate(inside) if edge.get(i) not in again)
@@ -153,5 +153,5 @@ def _edge_of(lines: list[str], page: PageText) -> set[int]:
         for i, line in enumerate(lines)
         if (height := page.heights.get(letters_of(line)))
     )
-    low = {i for height, i in places[:_EDGE] if height < _MARGIN}
-    return low | {i for height, i in places[-_EDGE:] if height > 1 - _MARGIN}
+    low = {i for height, i in places[:_EDGE_LINES] if height < _MARGIN_SHARE}
+    return low | {i for height, i in places[-_EDGE_LINES:] if height > 1 - _MARGIN_SHARE}

@@ -24,7 +24,7 @@ from aveyb_retrieval.documents.readers.filetext import (
     Unreadable,
     clean,
     one_line,
-    whole,
+    whole_number,
 )
 from aveyb_retrieval.documents.readers.ooxml import (
     GRAPHICS,
@@ -38,7 +38,13 @@ from aveyb_retrieval.documents.readers.ooxml import (
 )
 from aveyb_retrieval.documents.readers.opendocument import is_opendocument, read_ods
 from aveyb_retrieval.documents.readers.superscripts import shifted
-from aveyb_retrieval.documents.readers.tables import Merged, Rows, left_out, row_text, sheet_text
+from aveyb_retrieval.documents.readers.tables import (
+    Merged,
+    SheetText,
+    left_out,
+    row_text,
+    sheet_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +75,7 @@ def read_spreadsheet(data: bytes, limits: Limits) -> FileText:
             hidden.append(title)
             continue
         target = relations.get(sheet.get(f"{R}id") or "", ("", ""))[1]
-        rows = Rows(limits)
+        rows = SheetText(limits)
         book.read_rows(target, rows)
         parts.add(sheet_text(title, rows, _asides(package, target)), title)
     title, metadata = package.properties()
@@ -91,7 +97,7 @@ class _Book:
         self._strings = [one_line(_string(item)) for item in items]
         self._formats, self._white = _styles(package.part(related.get("styles", "xl/styles.xml")))
 
-    def read_rows(self, target: str, rows: Rows) -> None:
+    def read_rows(self, target: str, rows: SheetText) -> None:
         data = self._package.data(target)
         if data is None:
             return
@@ -103,12 +109,12 @@ class _Book:
                 if is_true(element, "hidden"):
                     hidden |= {
                         *range(
-                            whole(element.get("min")) - 1,
-                            whole(element.get("max"), most=_MOST_COLUMNS),
+                            whole_number(element.get("min")) - 1,
+                            whole_number(element.get("max"), most=_MOST_COLUMNS),
                         )
                     }
                 continue
-            number = whole(element.get("r")) or number + 1
+            number = whole_number(element.get("r")) or number + 1
             if is_true(element, "hidden"):
                 self.omitted["hidden row"] += len(element) > 0
                 continue
@@ -154,7 +160,7 @@ class _Book:
 
     def _cell_text(self, cell: Any) -> str:
         kind, value = cell.get("t") or "n", cell.find(f"{S}v")
-        style = whole(cell.get("s")) if kind == "n" or self._white else 0
+        style = whole_number(cell.get("s")) if kind == "n" or self._white else 0
         if kind == "inlineStr":
             inside = cell.find(f"{S}is")
             text = "" if inside is None else one_line(_string(inside))
@@ -162,7 +168,7 @@ class _Book:
             self.omitted["formula"] += cell.find(f"{S}f") is not None and kind != "str"
             return ""
         elif kind == "s":
-            place = whole(value.text)
+            place = whole_number(value.text)
             text = self._strings[place] if place < len(self._strings) else ""
         elif kind == "b":
             text = "TRUE" if value.text.strip() in ("1", "true") else "FALSE"
@@ -211,7 +217,7 @@ def _styles(root: Any | None) -> tuple[list[str], set[int]]:
     if root is None:
         return [], set()
     own = {
-        whole(shape.get("numFmtId")): shape.get("formatCode") or ""
+        whole_number(shape.get("numFmtId")): shape.get("formatCode") or ""
         for shape in root.iter(f"{S}numFmt")
     }
     shapes = BUILT_IN | own
@@ -220,8 +226,8 @@ def _styles(root: Any | None) -> tuple[list[str], set[int]]:
     bare = [fill is not None and (fill.get("patternType") or "none") == "none" for fill in fills]
     formats, white = [], set()
     for style, element in enumerate(root.iterfind(f"{S}cellXfs/{S}xf")):
-        formats.append(shapes.get(whole(element.get("numFmtId")), ""))
-        font, fill = whole(element.get("fontId")), whole(element.get("fillId"))
+        formats.append(shapes.get(whole_number(element.get("numFmtId")), ""))
+        font, fill = whole_number(element.get("fontId")), whole_number(element.get("fillId"))
         if font < len(fonts) and fonts[font] and fill < len(bare) and bare[fill]:
             white.add(style)
     return ["" if shape.lower() == "general" else shape for shape in formats], white
@@ -296,7 +302,7 @@ def _read_old(data: bytes, limits: Limits) -> FileText:
             if sheet.visible != python_calamine.SheetVisibleEnum.Visible:
                 hidden.append(one_line(sheet.name))
                 continue
-            rows = Rows(limits)
+            rows = SheetText(limits)
             for row in book.get_sheet_by_name(sheet.name).iter_rows():
                 texts = (
                     general(value) if isinstance(value, float) else one_line(str(value))
@@ -355,7 +361,7 @@ _TESTS = {
     ">=": operator.ge,
     "<>": operator.ne,
 }
-_LONGEST = 255  # characters of a format, as Excel has it
+_MAX_FORMAT_CHARACTERS = 255  # characters of a format, as Excel has it
 _MOST_DIGITS = 30
 
 
@@ -380,7 +386,7 @@ def shown_number(value: float, shape: str, *, from_1904: bool = False) -> str:
     """Write a number as a format shows it, a date of serial days; as it is where the format cannot
     be followed.
     """
-    section, number = _section_for(value, _sections(shape[:_LONGEST]))
+    section, number = _section_for(value, _sections(shape[:_MAX_FORMAT_CHARACTERS]))
     if any(kind == "general" or (kind, text) == ("other", "@") for kind, text in section.pieces):
         text_of = {"general": general(number), "digits": "", "date": ""}
         return "".join(
@@ -511,15 +517,15 @@ _ERAS = (  # of Japan, by their first days
     (date(1868, 1, 25), "明治", "M"),
 )
 _JAPANESE, _BUDDHIST = 3, 7  # kinds of calendars
-_BEFORE_CHRIST = 543  # years of the Buddhist calendar before the common era
-_JAPAN = 0x411
+_BUDDHIST_YEARS = 543  # years of the Buddhist calendar before the common era
+_JAPANESE_LOCALE = 0x411
 
 
 def _locale(bracket: str) -> int:
     """The number of the locale and calendar that `$SIGN-411` names; 0 without one."""
     code = bracket.partition("-")[2].partition(",")[0]
     if code.lower().startswith("ja-jp"):
-        return _JAPAN
+        return _JAPANESE_LOCALE
     try:
         return int(code, 16)
     except ValueError:
@@ -534,9 +540,9 @@ def _era_piece(moment: datetime, text: str, locale: int) -> str:
     """The name or the year of an era (g, e), or the year of the Buddhist calendar (b)."""
     letter, length = text[0].lower(), len(text)
     if letter == "b":
-        year = moment.year + _BEFORE_CHRIST
+        year = moment.year + _BUDDHIST_YEARS
         return str(year) if length > 2 else f"{year % 100:02}"
-    if locale & 0xFFFF != _JAPAN and (locale >> 16) & 0xFF != _JAPANESE:
+    if locale & 0xFFFF != _JAPANESE_LOCALE and (locale >> 16) & 0xFF != _JAPANESE:
         return str(moment.year) if letter == "e" else ""
     for first, name, initial in _ERAS:
         if moment.date() >= first:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from itertools import takewhile
 
-LONGEST_WORD = 40  # characters of a word that are looked at
+MAX_WORD_CHARACTERS = 40  # characters of a word that are looked at
 _UNITS = {"mm", "cm", "dm", "km", "ft", "in", "yd", "mi", "nm", "µm", "μm", "sec", "kg", "mc", "hm"}
 _ENDINGS = {  # that stand raised behind a number or a letter and belong to it
     "st",
@@ -93,7 +93,7 @@ def shifted(before: str, text: str, shift: int) -> str:
 
 def last_word(before: str) -> str:
     """Return the letters and digits that a text ends with, as far as they are looked at."""
-    return "".join(takewhile(str.isalnum, reversed(before[-LONGEST_WORD:])))[::-1]
+    return "".join(takewhile(str.isalnum, reversed(before[-MAX_WORD_CHARACTERS:])))[::-1]
 
 
 def _bracketed(text: str) -> str:

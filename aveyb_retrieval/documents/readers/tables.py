@@ -15,8 +15,8 @@ from aveyb_retrieval.documents.readers.filetext import (
     FileText,
     Unreadable,
     check_characters,
+    first_few,
     one_line,
-    some,
     too_long,
 )
 from aveyb_retrieval.documents.records import (
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from aveyb_retrieval.documents.readers.limits import Limits
 
 # characters of rows between two lines with the names of the columns: less than a passage has
-_EVERY = 600
+_REPEATED_AFTER_CHARACTERS = 600
 _MAX_FIELD_CHARACTERS = (1 << 31) - 1  # the most that `csv` takes where a C long has 32 bits
-_LONGEST_NAMES = 300  # characters of such a line; longer ones would be most of the text
+_MAX_NAMES_CHARACTERS = 300  # characters of such a line; longer ones would be most of the text
 # empty cells in front of a cell that are written; a far corner is not the end of a thousand bars
-_GAP = 20
+_MAX_GAP_CELLS = 20
 
 
 def row_text(cells: Iterable[tuple[int, str]]) -> str:
@@ -51,13 +51,15 @@ def row_text(cells: Iterable[tuple[int, str]]) -> str:
     last = -1
     for column, text in cells:
         if text:
-            parts.append(" | " * min(column - max(last, 0), _GAP) if column > last else " | ")
+            parts.append(
+                " | " * min(column - max(last, 0), _MAX_GAP_CELLS) if column > last else " | "
+            )
             parts.append(text)
             last = column
     return "".join(parts)
 
 
-class Rows:
+class SheetText:
     """The rows of one table as they are written. `limits` bound their characters."""
 
     def __init__(self, limits: Limits) -> None:
@@ -76,7 +78,11 @@ class Rows:
             return
         if not self._names and " | " in line:
             self._names = line
-        elif self._since > _EVERY and self._names and len(self._names) <= _LONGEST_NAMES:
+        elif (
+            self._since > _REPEATED_AFTER_CHARACTERS
+            and self._names
+            and len(self._names) <= _MAX_NAMES_CHARACTERS
+        ):
             self._write("")
             self._write(self._names)
             self._since = 0
@@ -116,7 +122,7 @@ class Merged:
         return sorted(cells.items())
 
 
-def read_table(data: bytes, limits: Limits) -> FileText:
+def read_sheet(data: bytes, limits: Limits) -> FileText:
     """Read a file of one table, CSV or TSV, as a sheet."""
     return FileText("", _read_csv(decode(data, limits.encoding), limits))
 
@@ -174,14 +180,14 @@ def separator_of(text: str) -> str:
 
 
 def _read_csv(text: str, limits: Limits) -> str:
-    separator, rows = separator_of(text), Rows(limits)
+    separator, rows = separator_of(text), SheetText(limits)
     try:
         for _, row in csv_rows(io.StringIO(text, newline=""), "", separator):
             rows.add(row_text(enumerate(map(one_line, row))))
     except InputError as error:
         if separator != "\t":
             raise Unreadable(str(error)) from None
-        rows = Rows(limits)  # many programs write quotes into TSV as any other letter
+        rows = SheetText(limits)  # many programs write quotes into TSV as any other letter
         for line in text.split("\n"):
             rows.add(row_text(enumerate(map(one_line, line.split(separator)))))
     return rows.text()
@@ -190,7 +196,7 @@ def _read_csv(text: str, limits: Limits) -> str:
 def left_out(hidden: Sequence[str], counts: Mapping[str, int]) -> Iterator[str]:
     """Say which sheets of a workbook are hidden, and how many things of the others are not read."""
     if hidden:
-        yield f"{plural(len(hidden), 'hidden sheet')} left out: {some(hidden)}"
+        yield f"{plural(len(hidden), 'hidden sheet')} left out: {first_few(hidden)}"
     for what, count in counts.items():
         if count and what == "formula":
             yield (
@@ -202,7 +208,7 @@ def left_out(hidden: Sequence[str], counts: Mapping[str, int]) -> Iterator[str]:
             yield f"{plural(count, what, many)} left out"
 
 
-def sheet_text(name: str, rows: Rows, asides: Iterable[str] = ()) -> str:
+def sheet_text(name: str, rows: SheetText, asides: Iterable[str] = ()) -> str:
     """Return a sheet with its name as a heading, and what stands beside its rows."""
     lines = [rows.text(), *filter(None, asides)]
     return f"# {one_line(name)}\n\n" + "\n\n".join(filter(None, lines)) if any(lines) else ""

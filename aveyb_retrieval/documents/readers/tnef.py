@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from aveyb_retrieval.documents.readers.encodings import decode
 from aveyb_retrieval.documents.readers.filetext import Unreadable, clean, one_line
 from aveyb_retrieval.documents.readers.html import page_text
-from aveyb_retrieval.documents.readers.limits import MAX_UNPACKED
+from aveyb_retrieval.documents.readers.limits import MAX_UNPACKED_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,18 +29,18 @@ _NEW_FILE, _FILE_TITLE, _FILE_DATA = 0x00069002, 0x00018010, 0x0006800F
 _FILE_PROPERTIES = 0x00069005
 _TEXT, _RTF, _HTML = 0x1000, 0x1009, 0x1013  # properties of a mail
 _DATA, _FILE_NAME, _LONG_FILE_NAME = 0x3701, 0x3704, 0x3707  # of a file in it
-_NAMED_FROM = 0x8000
-_SEVERAL = 0x1000  # of a property's type
+_FIRST_NAMED_ID = 0x8000
+_MULTIPLE_FLAG = 0x1000  # of a property's type
 _SIZES = {2: 4, 3: 4, 4: 4, 5: 8, 6: 8, 7: 8, 10: 4, 11: 4, 20: 8, 64: 8, 72: 16}
 _UNICODE, _OBJECT = 0x1F, 0x0D
-_OBJECT_HEAD = 16  # bytes of an object in front of its data: what it is
+_OBJECT_HEAD_BYTES = 16  # bytes of an object in front of its data: what it is
 # what the dictionary of compressed RTF holds at first
 _RTF_START = (
     b"{\\rtf1\\ansi\\mac\\deff0\\deftab720{\\fonttbl;}{\\f0\\fnil \\froman \\fswiss \\fmodern "
     b"\\fscript \\fdecor MS Sans SerifSymbolArialTimes New RomanCourier{\\colortbl\\red0\\green0"
     b"\\blue0\r\n\\par \\pard\\plain\\f0\\fs20\\b\\i\\u\\tab\\tx"
 )
-_WINDOW = 4096
+_WINDOW_BYTES = 4096
 _PLAIN_RTF, _COMPRESSED_RTF = b"MELA", b"LZFu"
 
 
@@ -128,7 +128,7 @@ def _take_file_properties(file: _File, data: bytes, encoding: str) -> None:
         if name == _LONG_FILE_NAME or (name == _FILE_NAME and not file.name):
             file.name = one_line(_property_text(kind, value, encoding))
         elif name == _DATA and not file.data:
-            file.data = value[_OBJECT_HEAD:] if kind == _OBJECT else value
+            file.data = value[_OBJECT_HEAD_BYTES:] if kind == _OBJECT else value
 
 
 def _properties(data: bytes) -> Iterator[tuple[int, int, bytes]]:
@@ -138,10 +138,10 @@ def _properties(data: bytes) -> Iterator[tuple[int, int, bytes]]:
     for _ in range(count):
         kind, name = struct.unpack_from("<HH", data, position)
         position += 4
-        if name >= _NAMED_FROM:
+        if name >= _FIRST_NAMED_ID:
             position = _behind_name(data, position)
-        values, base = 1, kind & ~_SEVERAL
-        if kind & _SEVERAL or base not in _SIZES:
+        values, base = 1, kind & ~_MULTIPLE_FLAG
+        if kind & _MULTIPLE_FLAG or base not in _SIZES:
             (values,) = struct.unpack_from("<I", data, position)
             position += 4
         for number in range(values):
@@ -182,9 +182,9 @@ def unpacked_rtf(data: bytes) -> bytes:
     kind, packed = data[8:12], data[16 : packed_size + 4]
     if kind == _PLAIN_RTF:
         return packed[:size]
-    if kind != _COMPRESSED_RTF or size > MAX_UNPACKED:
+    if kind != _COMPRESSED_RTF or size > MAX_UNPACKED_BYTES:
         raise ValueError("RTF in a form that is not known")
-    window = bytearray(_RTF_START.ljust(_WINDOW, b"\0"))
+    window = bytearray(_RTF_START.ljust(_WINDOW_BYTES, b"\0"))
     out, at, position = bytearray(), len(_RTF_START), 0
     while position < len(packed) and len(out) < size:
         flags, position = packed[position], position + 1
@@ -197,13 +197,13 @@ def unpacked_rtf(data: bytes) -> bytes:
             else:
                 (reference,) = struct.unpack_from(">H", packed, position)
                 position += 2
-                if reference >> 4 == at % _WINDOW:  # the end
+                if reference >> 4 == at % _WINDOW_BYTES:  # the end
                     return bytes(out[:size])
                 run = None
             length = 1 if run else (reference & 15) + 2
             for step in range(length):
-                byte = run[0] if run else window[((reference >> 4) + step) % _WINDOW]
-                window[at % _WINDOW] = byte
+                byte = run[0] if run else window[((reference >> 4) + step) % _WINDOW_BYTES]
+                window[at % _WINDOW_BYTES] = byte
                 out.append(byte)
                 at += 1
     return bytes(out[:size])

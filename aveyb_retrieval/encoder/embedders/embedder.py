@@ -50,7 +50,9 @@ if TYPE_CHECKING:
 
 _MIN_NORM = 1e-12
 _ROWS_AT_ONCE = 4096  # passages whose means are computed together, in float64
-TOKENIZED = 512  # texts whose words are kept: what a document is about is asked for again and again
+TOKENIZED_TEXTS = (
+    512  # texts whose words are kept: what a document is about is asked for again and again
+)
 # A longer text is read in sections, each as if it were a text of its own (with the title): ranking
 # a split against all earlier ones takes memory and time that grow with the square of the length.
 SECTION_TOKENS = 1 << 20  # a multiple of every split size, a power of two
@@ -369,7 +371,7 @@ class Embedder(TextEncoder):
         known = self._tokenized
         if new := [text for text in dict.fromkeys(as_texts(texts, "texts")) if text not in known]:
             known = known | dict(zip(new, self.tokenizer.encode_words(new), strict=True))
-            self._tokenized = dict([*known.items()][-TOKENIZED:])
+            self._tokenized = dict([*known.items()][-TOKENIZED_TEXTS:])
         found = [known[text] for text in texts]
         ids, numbers = number_tokens([ids for ids, _ in found])
         rows = self.model.embeddings(ids)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PROMPTS_FILE = "config_sentence_transformers.json"
 MODULES_FILE = "modules.json"
-NO_LIMIT = 1 << 30  # of tokens: what is above it means that nothing is cut
+NO_LIMIT_TOKENS = 1 << 30  # of tokens: what is above it means that nothing is cut
 NO_PROMPTS = {"query": "", "document": ""}
 _MODULES = ("Transformer", "Pooling", "Normalize")
 
@@ -102,7 +102,7 @@ def read_limit(folder: Path) -> int | None:
         limit = read_object(folder / "tokenizer_config.json").get("model_max_length")
     return (
         limit
-        if isinstance(limit, int) and not isinstance(limit, bool) and 0 < limit < NO_LIMIT
+        if isinstance(limit, int) and not isinstance(limit, bool) and 0 < limit < NO_LIMIT_TOKENS
         else None
     )
 
@@ -122,7 +122,7 @@ def save_again(model: SentenceTransformer, tokenizer: Tokenizer | None, folder: 
     model.save(str(folder), create_model_card=False)
     if tokenizer is not None:
         tokenizer.save(folder)  # this writes tokenizer_config.json anew, without a limit
-        if model.max_seq_length is not None and model.max_seq_length < NO_LIMIT:
+        if model.max_seq_length is not None and model.max_seq_length < NO_LIMIT_TOKENS:
             write_limit(folder, int(model.max_seq_length))
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")  # in sentence-transformers' own order
-_MARGIN = 8  # a passage alone can have a few tokens more than within its text
+_MARGIN_TOKENS = 8  # a passage alone can have a few tokens more than within its text
 _NO_PART_OF_A_MODEL = {".md", ".png", ".jpg", ".gitattributes", ".py", ".pyc"}
 OTHER_BACKENDS = {"onnx", "openvino", ".git", ".cache", "__pycache__"}
 
@@ -165,7 +165,7 @@ class WindowEncoder(TextEncoder):
         # the model will cut off tokens of passages that do not fit into it
         if self.window is not None:
             room = self.window - self._overhead
-            close = np.flatnonzero(job.counts > room - _MARGIN)
+            close = np.flatnonzero(job.counts > room - _MARGIN_TOKENS)
             lengths = [
                 len(self._tokenizer.encode(job.passage(i), add_special_tokens=False).ids)
                 for i in close
@@ -227,7 +227,7 @@ class WindowEncoder(TextEncoder):
     def _windows(self, job: _Job) -> Iterator[tuple[int, int]]:
         """Runs of passages [first, end) that fit into the model's window."""
         first = 0
-        room = (self.window or 1 << 62) - self._overhead - _MARGIN
+        room = (self.window or 1 << 62) - self._overhead - _MARGIN_TOKENS
         for end in range(1, len(job.cuts) + 1):
             inside = job.cuts.ranges[end - 1, 1] - job.cuts.ranges[first, 0]
             if inside > room and end - 1 > first:

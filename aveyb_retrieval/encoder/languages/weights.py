@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _MAGIC = b"E5S1"
-_BLOCK = 32  # weights
+_BLOCK_WEIGHTS = 32  # weights
 _MAX_COUNT = 1 << 24  # of anything that the file counts: a damaged one must not ask for more
 
 
@@ -123,8 +123,8 @@ def read_weights(path: Path) -> BertWeights:
 
 def _read_sizes(reader: _Reader) -> BertSizes:
     _, hidden, layers, heads, inner, words, positions, _, epsilon, block = reader.numbers("I7ifi")
-    if block != _BLOCK:
-        raise ValueError(f"blocks have {block} weights, not {_BLOCK}")
+    if block != _BLOCK_WEIGHTS:
+        raise ValueError(f"blocks have {block} weights, not {_BLOCK_WEIGHTS}")
     return BertSizes(hidden, layers, heads, inner, words, positions, float(f"{epsilon:.6g}"))
 
 
@@ -155,7 +155,9 @@ def _read_tensor(reader: _Reader, content: bytes) -> tuple[str, np.ndarray]:
 
 
 def _four_bits(stored: bytes) -> np.ndarray:
-    blocks = np.frombuffer(stored, np.dtype([("scale", "<f2"), ("pairs", "u1", _BLOCK // 2)]))
+    blocks = np.frombuffer(
+        stored, np.dtype([("scale", "<f2"), ("pairs", "u1", _BLOCK_WEIGHTS // 2)])
+    )
     codes = np.concatenate([blocks["pairs"] & 15, blocks["pairs"] >> 4], axis=1)
     levels = codes.astype(np.float32) - 8
     return (levels * blocks["scale"].astype(np.float32)[:, None]).reshape(-1)

@@ -23,8 +23,8 @@ _GROUP_WIDTHS = (8, 16, 24, 32, 48, 64, 96, 128, 192)
 # tokens. On an H100 launches alone take as long as the arithmetic of six more splits (0.16 ms each;
 # an estimate from 2 to 64 splits).
 REPLAY_SIZES = (1, 4, 16, 64, 256)
-_REPLAY_COST = 6
-_NARROWEST_REPLAY = 16
+_REPLAY_COST_SPLITS = 6
+_MIN_REPLAY_SPLITS = 16
 
 
 def group_widths(size: int) -> list[int]:
@@ -147,7 +147,7 @@ def replay_widths(size: int) -> list[int]:
     """Return the widths that splits are padded to in replays, ascending: powers of two below S, and
     S.
     """
-    return [1 << i for i in range(_NARROWEST_REPLAY.bit_length() - 1, (size - 1).bit_length())] + [
+    return [1 << i for i in range(_MIN_REPLAY_SPLITS.bit_length() - 1, (size - 1).bit_length())] + [
         size
     ]
 
@@ -159,4 +159,4 @@ def replay_places(count: int, width: int, size: int) -> int:
     # Each has k splits of S tokens to retrieve: more than the largest would take more memory than
     # so many of S tokens.
     places = {n: min(n * size // width, REPLAY_SIZES[-1]) for n in REPLAY_SIZES}
-    return places[min(places, key=lambda n: (n + _REPLAY_COST) / min(count, places[n]))]
+    return places[min(places, key=lambda n: (n + _REPLAY_COST_SPLITS) / min(count, places[n]))]

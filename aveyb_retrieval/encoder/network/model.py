@@ -17,8 +17,8 @@ from aveyb_retrieval.encoder.network.split_encoder import SplitEncoder
 from aveyb_retrieval.errors import InputError
 
 IGNORED_LABEL = -100
-REACH = 2.0  # tokens over which the weight falls to 1/e
-NOISE = 0.3  # scale of the Xavier noise added, so that positions do not start equal
+REACH_TOKENS = 2.0  # tokens over which the weight falls to 1/e
+NOISE_SCALE = 0.3  # scale of the Xavier noise added, so that positions do not start equal
 # weight of the right side relative to the left, alternating: two layers together distinguish the
 # sides
 RIGHT = (-1.0, 0.5)
@@ -203,8 +203,8 @@ class AveyBForMaskedLM(AveyBPreTrainedModel):
 
 
 def local_matrix(size: int, order: int) -> torch.Tensor:
-    """Return `V[i, j] = exp((1 - |i - j|) / REACH)` for j left of i, times RIGHT to the right, 0
-    for j = i; plus noise.
+    """Return `V[i, j] = exp((1 - |i - j|) / REACH_TOKENS)` for j left of i, times RIGHT to the
+    right, 0 for j = i; plus noise.
 
     The matrix V of a static layer has one weight for every pair of positions in a split. From a
     random start, training has to learn the influence of neighbouring tokens separately for each of
@@ -216,7 +216,7 @@ def local_matrix(size: int, order: int) -> torch.Tensor:
     """
     position = torch.arange(size)
     offset = position[None, :] - position[:, None]
-    near = torch.exp((1 - offset.abs()) / REACH).masked_fill(offset == 0, 0)
+    near = torch.exp((1 - offset.abs()) / REACH_TOKENS).masked_fill(offset == 0, 0)
     near = torch.where(offset > 0, near * RIGHT[order % len(RIGHT)], near)
     near = near / near.square().sum(1).mean().sqrt().clamp_min(torch.finfo(near.dtype).tiny)
-    return near + NOISE * nn.init.xavier_normal_(torch.empty(size, size))
+    return near + NOISE_SCALE * nn.init.xavier_normal_(torch.empty(size, size))

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     import torch
 
 STORAGES = ("int8", "1bit")
-WIDTH = 128  # dimensions that are kept, where the model has as many
+CODE_DIMENSIONS = 128  # dimensions that are kept, where the model has as many
 _LEVELS = 127
-_BYTE = 8  # bits
+_BYTE_BITS = 8  # bits
 # document rows multiplied at once: they, and their products, stay in the processor's cache
 _BLOCK_ROWS = 4096
 _MIN_NORM = 1e-12
@@ -71,21 +71,21 @@ class TokenCodec:
             raise ConfigError(
                 f"token_vectors={self.storage!r}: must be one of {', '.join(STORAGES)}"
             )
-        if self.dim < _BYTE:
+        if self.dim < _BYTE_BITS:
             raise ConfigError(
-                f"token_vectors={self.storage!r}: needs token vectors of at least {_BYTE}"
+                f"token_vectors={self.storage!r}: needs token vectors of at least {_BYTE_BITS}"
                 f" dimensions, and the model's have {self.dim}; leave it out"
             )
 
     @property
     def width(self) -> int:
         """Dimensions that are kept, w."""
-        return min(self.dim, WIDTH) // _BYTE * _BYTE
+        return min(self.dim, CODE_DIMENSIONS) // _BYTE_BITS * _BYTE_BITS
 
     @property
     def row_bytes(self) -> int:
         """Bytes of a token."""
-        return self.width if self.storage == "int8" else self.width // _BYTE
+        return self.width if self.storage == "int8" else self.width // _BYTE_BITS
 
     @property
     def dtype(self) -> np.dtype[Any]:

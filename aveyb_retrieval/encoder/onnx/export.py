@@ -246,7 +246,7 @@ def _array(parameter: object) -> np.ndarray:
 
 
 _LINEAR: dict[str, type[Float32]] = {"float32": Float32, "int8": Int8}
-_LARGEST = 1 << 31  # bytes of a protobuf message
+_MAX_PROTOBUF_BYTES = 1 << 31  # bytes of a protobuf message
 
 
 def export_onnx(model: str | Path | None = None, *, precision: str = "int8") -> Path:
@@ -307,7 +307,7 @@ def onnx_bytes(
                 ("weights", "FLOAT", ["n", "j"]),
             ]
         output = ("vectors", "FLOAT", ["n", "T", config.hidden_size])
-        if graph.constant_bytes >= _LARGEST:
+        if graph.constant_bytes >= _MAX_PROTOBUF_BYTES:
             raise ModelError(
                 f"{name}: {graph.constant_bytes:,} bytes of weights; one ONNX file holds less than"
                 " 2 GiB"

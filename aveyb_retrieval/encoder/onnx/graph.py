@@ -34,8 +34,8 @@ OPSET = 18  # of ai.onnx; ONNX Runtime 1.14 and newer read it
 IR_VERSION = 8
 CONTRIB = "com.microsoft"  # ONNX Runtime's own operators
 LARGEST_WEIGHT = 64
-_SMALLEST = 1e-30  # a row of zeros is divided by it
-_DAMPING = 0.01  # of the mean square of an input
+_MIN_DIVISOR = 1e-30  # a row of zeros is divided by it
+_DAMPING_SHARE = 0.01  # of the mean square of an input
 
 
 class Graph:
@@ -204,7 +204,7 @@ class Int8(Float32):
         largest = graph.op("ReduceMax", size, graph.constant([-1], np.int64), keepdims=1)
         steps = 255 if positive else 127
         step = graph.op(
-            "Mul", graph.op("Max", largest, graph.constant(_SMALLEST)), graph.constant(1 / steps)
+            "Mul", graph.op("Max", largest, graph.constant(_MIN_DIVISOR)), graph.constant(1 / steps)
         )
         zero = graph.constant(0 if positive else 128, np.uint8)
         values = graph.op("QuantizeLinear", graph.op("Div", x, step), graph.constant(1.0), zero)
@@ -236,11 +236,11 @@ def round_weight(weight: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.n
     The columns are rounded one by one; what one loses, those behind it make up for as well as the
     rows' correlations allow (Frantar et al., 2022, arXiv 2210.17323, without its blocks).
     """
-    scale = np.maximum(np.abs(weight).max(axis=1) / LARGEST_WEIGHT, _SMALLEST).astype(np.float32)
+    scale = np.maximum(np.abs(weight).max(axis=1) / LARGEST_WEIGHT, _MIN_DIVISOR).astype(np.float32)
     left, codes = weight.astype(np.float64), np.empty(weight.shape, np.int8)
     moments = rows.astype(np.float64).T @ rows / len(rows)
     moments[np.diag_indices_from(moments)] += (
-        _DAMPING * np.trace(moments) / len(moments) + _SMALLEST
+        _DAMPING_SHARE * np.trace(moments) / len(moments) + _MIN_DIVISOR
     )
     upper = np.linalg.cholesky(np.linalg.inv(moments)).T
     for column in range(weight.shape[1]):
@@ -258,5 +258,5 @@ def int8_rows(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     A scale is the largest value of a row over 127.
     """
     largest = np.abs(weight).max(axis=1, keepdims=True).astype(np.float32)
-    scale = np.maximum(largest / np.float32(127), np.float32(_SMALLEST))
+    scale = np.maximum(largest / np.float32(127), np.float32(_MIN_DIVISOR))
     return np.rint(weight / scale).astype(np.int8), scale

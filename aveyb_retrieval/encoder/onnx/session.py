@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-_SILENT = 4  # ONNX Runtime's level of the log that holds fatal errors alone
+_SILENT_LOG_LEVEL = 4  # ONNX Runtime's level of the log that holds fatal errors alone
 _REASON_CHARACTERS = 200
 
 
@@ -42,7 +42,7 @@ def open_session(
         import onnxruntime
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
-    options.log_severity_level = _SILENT
+    options.log_severity_level = _SILENT_LOG_LEVEL
     # A plan for each shape keeps memory, and makes nothing faster here.
     options.enable_mem_pattern = False
     if initializers:

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 # letters, .52 and more of all other scripts.
 KNOWN_SHARE, UNKNOWN_SHARE = 0.05, 0.3
 _TOKENS_AT_ONCE = 1 << 18  # whose characters are counted together
-_FEW = 20  # tokens for each single letter: a text with fewer letters alone weighs in full
+_TOKENS_PER_LETTER = (
+    20  # tokens for each single letter: a text with fewer letters alone weighs in full
+)
 
 _LETTERS = regex.compile(r"[\p{L}\p{M}]")
 _WORDS_OF_A_LETTER = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Hangul}]")
@@ -73,7 +75,9 @@ class Knowledge:
             spans: int `[n, 2]`, characters of the parts.
         """
         kinds = self._kinds[ids]
-        if not (kinds == _SPELLED).any() and np.count_nonzero(kinds) * _FEW <= len(ids):
+        if not (kinds == _SPELLED).any() and np.count_nonzero(kinds) * _TOKENS_PER_LETTER <= len(
+            ids
+        ):
             return np.ones(len(spans), np.float32)
         edges = np.unique(np.append(spans.clip(0, len(text)), 0))
         counts = np.zeros((2, len(edges)), np.int64)  # of letters, and of spelled ones, before each

@@ -88,16 +88,18 @@ _CLAUSE_NUMBER = re.compile(
 _DOTTED = re.compile(r"\s*\d{1,3}(?:\.\d{1,3})+\.?[ \t]+[^\W\d_]")
 # what is numbered, and its number
 _NUMBER = re.compile(r"((?:[^\W\d_]{1,20}|§{1,2})?)\s?(\d{1,9}(?:\.\d{1,9}){0,9})", re.IGNORECASE)
-_SHORT_CAPTION = 4  # words in sentence case
+_SHORT_CAPTION_WORDS = 4  # words in sentence case
 _NO_HEADING = re.compile(r"\d/\d|\d{5}|/s/|@|://")  # dates, addresses, signatures
 _OF_MAIL = re.compile(r"-- |>|[^\n]*:\s*\n>")  # a signature, or what a mail answers
 _NO_HEADING_END = tuple(".!?,;:…。！？，；：、।-")  # stops of other scripts  # noqa: RUF001
 _ENDS = tuple(".!?:;。！？”\"')*_|…")  # of a sentence, or of what quotes or marks it  # noqa: RUF001
-_LONGEST_TOKEN = 20  # characters; a longer one counts as several
+_MAX_TOKEN_CHARACTERS = 20  # characters; a longer one counts as several
 _HEADING_CHARACTERS, _HEADING_WORDS = 90, 12
-_LONG_LINE = 160  # no text is wrapped beyond it: where a longer line ends, a paragraph ends
+_LONG_LINE_CHARACTERS = (
+    160  # no text is wrapped beyond it: where a longer line ends, a paragraph ends
+)
 # characters given to sentencex at once; unpaired quotes cost it their number's square
-_LARGEST_PART = 1 << 15
+_MAX_PART_CHARACTERS = 1 << 15
 
 
 class Heading(NamedTuple):
@@ -168,7 +170,7 @@ def outline(text: str) -> Outline:
         if heading is not None:
             headings.append(Heading(start, stop, heading))
             continue
-        line = text[start : min(stop, start + _LONG_LINE)]
+        line = text[start : min(stop, start + _LONG_LINE_CHARACTERS)]
         if caption := _caption(line) or (headings and _clause(line, headings[-1], kind)):
             headings.append(Heading(start, start + caption.end(), caption[1], caption=True))
             start += caption.end()
@@ -215,7 +217,7 @@ def _blocks(lines: list[str]) -> Iterator[Block]:
             if heading is not None:
                 yield block
                 block = None
-            blank_before, long_before = heading is not None, len(line) > _LONG_LINE
+            blank_before, long_before = heading is not None, len(line) > _LONG_LINE_CHARACTERS
             before = line.strip() if heading is None else ""
         position, number = stop, number + used
     if block is not None:
@@ -312,7 +314,7 @@ def _caption(line: str) -> re.Match[str] | None:
         return None
     # "5.4 Force majeure. Neither party is": a part of a numbered part, and its text follows
     short = (
-        len(found[2].split()) <= _SHORT_CAPTION
+        len(found[2].split()) <= _SHORT_CAPTION_WORDS
         and found[2][0].isupper()
         and found.end() < len(line)
     )
@@ -320,7 +322,7 @@ def _caption(line: str) -> re.Match[str] | None:
 
 
 def _starts_clause(line: str) -> bool:
-    return _DOTTED.match(line) is not None or _caption(line[:_LONG_LINE]) is not None
+    return _DOTTED.match(line) is not None or _caption(line[:_LONG_LINE_CHARACTERS]) is not None
 
 
 def _clause(line: str, above: Heading, kind: int) -> re.Match[str] | None:
@@ -368,7 +370,7 @@ def _in_capitals(words: str) -> bool:
 def _sentences(text: str, start: int, stop: int) -> Iterator[int]:
     """Where the second and all later sentences of the characters [start, stop) begin."""
     while start < stop:
-        end = min(start + _LARGEST_PART, stop)
+        end = min(start + _MAX_PART_CHARACTERS, stop)
         part = text[start:end]
         begins = _boundaries(part)
         begins = [_BLANKS.match(part, begin).end() for begin in begins[1:]]  # type: ignore[union-attr]  # it always matches
@@ -406,9 +408,9 @@ _CLAUSE = regex.compile(r"(?:[,;:—–][)\]\"'”’»]*\s+|[，、；：]\s*)(
 _WORD = regex.compile(r"(?:\G|(?<!\s))\s++(?=\S)")
 _BETWEEN_WORDS = regex.compile(r"(?w)\b(?=\w)")
 _CHARACTER = regex.compile(r"\X")
-_LONGEST_CHARACTER = 4096  # code points
+_MAX_CHARACTER_CODE_POINTS = 4096  # code points
 
-_AT_ONCE = 1 << 20  # characters or tokens that NumPy is given at once
+_NUMPY_BATCH_LENGTH = 1 << 20  # characters or tokens that NumPy is given at once
 _BLANK = np.array([chr(code).isspace() for code in range(0x3002)])
 
 
@@ -503,8 +505,8 @@ class _Cutter:
         self._starts = offsets[:, 0].clip(0).astype(np.int32, copy=False)
         self._blank_starts, self._blank_stops = _blank_runs(self._text)
         self._count = np.zeros(len(offsets) + 1, np.int32)  # counted tokens before each token
-        for first in range(0, len(offsets), _AT_ONCE):
-            some = offsets[first : first + _AT_ONCE]
+        for first in range(0, len(offsets), _NUMPY_BATCH_LENGTH):
+            some = offsets[first : first + _NUMPY_BATCH_LENGTH]
             self._count[first + 1 : first + 1 + len(some)] = self._weights(some)
         np.cumsum(self._count, out=self._count)
         self._outline = outline(self._text)
@@ -517,7 +519,7 @@ class _Cutter:
         # words of scripts that a tokenizer does not know are one token each, however long
         length = offsets[:, 1] - offsets[:, 0]
         weight = np.where(
-            length > _LONGEST_TOKEN, np.minimum(length // 5, self._size.tokens // 4), 1
+            length > _MAX_TOKEN_CHARACTERS, np.minimum(length // 5, self._size.tokens // 4), 1
         )
         return weight * (self._solid(stops) > starts)
 
@@ -602,7 +604,7 @@ class _Cutter:
                     break
                 if self._solid_before(end) <= last and self._separates(begin, end):
                     return end
-        rest = _CHARACTER.finditer(self._text, begin, begin + _LONGEST_CHARACTER)
+        rest = _CHARACTER.finditer(self._text, begin, begin + _MAX_CHARACTER_CODE_POINTS)
         return next((found.end() for found in rest if self._separates(begin, found.end())), None)
 
     def _separates(self, begin: int, place: int) -> bool:
@@ -665,8 +667,10 @@ def _blank_runs(text: str) -> tuple[np.ndarray, np.ndarray]:
     starts: list[np.ndarray] = []
     stops: list[np.ndarray] = []
     is_blank = False
-    for first in range(0, len(text), _AT_ONCE):
-        codes = np.frombuffer(text[first : first + _AT_ONCE].encode("utf-32-le"), dtype=np.uint32)
+    for first in range(0, len(text), _NUMPY_BATCH_LENGTH):
+        codes = np.frombuffer(
+            text[first : first + _NUMPY_BATCH_LENGTH].encode("utf-32-le"), dtype=np.uint32
+        )
         blank = _BLANK[codes.clip(max=len(_BLANK) - 1)]
         edges = np.flatnonzero(np.diff(blank, prepend=is_blank))
         starts.append((edges[int(is_blank) :: 2] + first).astype(np.int32))

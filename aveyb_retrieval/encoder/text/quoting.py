@@ -39,8 +39,10 @@ _ATTACHED = re.compile(  # the heading of an attachment
     r"(?<=\n\n)# (?:[^\n]{1,300}\.[A-Za-z0-9]{1,8}|without a name \([^\n()]{1,100}\))\n\n"
 )
 _MARKS = re.compile(r"(?:[ \t]{0,3}(?:[>＞]|\|(?![^\n|]*\|)))+[ \t]?")
-_LONGEST_LINE = 400  # characters of a lead
-_LONGEST_MAIL = 1 << 20  # characters that are looked at: what is longer, no person has written
+_MAX_LEAD_CHARACTERS = 400  # characters of a lead
+_MAX_MAIL_CHARACTERS = (
+    1 << 20
+)  # characters that are looked at: what is longer, no person has written
 _WROTE = re.compile(  # in the languages of mail programs
     r"\b(?:wrote|writes|schrieb|schreef|a écrit|escribió|escribiu|va escriure|ha scritto|scrisse|"
     r"escreveu|skrev|skrifaði|kirjoitti|kirjutas|napisał(?:\(a\)|a)?|napsal(?:\(a\)|a)?|"
@@ -87,7 +89,7 @@ _FROM = re.compile(
     r"מאת|من|از|发件人|寄件者|寄件人|差出人|送信者|보낸 ?사람)\*{0,2}[ \t]*[:：]\*{0,2}[ \t]*[^\s]"
 )
 _HEADER = re.compile(r"\*{0,2}[^\W\d_][^\n:：@]{0,20}[ \t]*[:：]\*{0,2}(?:[ \t]|\Z)")
-_HEADERS = 3  # of a quoted mail, at least
+_MIN_HEADER_LINES = 3  # of a quoted mail, at least
 _RULE = re.compile(r"(?:_{5,}|-{5,}|={5,}|\*{5,})[ \t]*\Z")
 _SIGNATURE = re.compile(r"--[ \t]?\Z")  # RFC 3676, 4.3
 _SENT_FROM = re.compile(
@@ -111,9 +113,9 @@ _DISCLAIMERS = tuple(
         r"apag|verwijder|vernietig|radera|slet|usun|удал|smaž|poist|削除|删除",
     )
 )
-_DISCLAIMING = 3  # of these four, in one paragraph
-_LEAST_DISCLAIMER = 60  # characters
-_LONGEST_SIGNATURE = 2000  # characters below a rule, or a name
+_MIN_DISCLAIMER_SIGNS = 3  # of these four, in one paragraph
+_MIN_DISCLAIMER_CHARACTERS = 60  # characters
+_MAX_SIGNATURE_CHARACTERS = 2000  # characters below a rule, or a name
 _LONGEST_NAME = 60  # characters of a line
 _SIGNATURE_LINES = 2  # at least, below a name and without an address or a number
 _CONTACT = re.compile(r"(?<![^\s<>@])[^\s<>@]+@[^\s<>@]|\d(?:[ ()/.-]{0,3}\d){5}|www\.|https?://")
@@ -308,7 +310,7 @@ class _Mail:
         head = _HEAD.match(text, start, stop)
         self._is_forwarding = is_forwarding
         self._names = _sender_words(head[0]) if head else frozenset()
-        self._lines = _lines(text[: min(stop, _LONGEST_MAIL)], head.end() if head else start)
+        self._lines = _lines(text[: min(stop, _MAX_MAIL_CHARACTERS)], head.end() if head else start)
         self._filled, self._shallower = _links(self._lines)
         self._places: set[int] = set()  # at which quotations begin
         self._repetitions = self._repetitions_by(self._quotations())
@@ -437,7 +439,7 @@ class _Mail:
             self._header_count(number + 1) or _has_words(ruled["words"], _ANSWERED + _FORWARDED)
         ):
             return number, self._below_headers(number), True
-        if _FROM.match(words) and (count := self._header_count(number)) >= _HEADERS:
+        if _FROM.match(words) and (count := self._header_count(number)) >= _MIN_HEADER_LINES:
             above = number
             if number and _RULE.match(self._lines[number - 1].words):
                 above = number - 1
@@ -465,7 +467,7 @@ class _Mail:
                 if not line.words or line.level != last.level or line.words.endswith((":", ".")):
                     break
                 words = f"{line.words} {words}"
-            if len(words) > _LONGEST_LINE:
+            if len(words) > _MAX_LEAD_CHARACTERS:
                 break
             if _is_lead(words):
                 first = above
@@ -513,7 +515,7 @@ class _Mail:
             stop += 1
         below = [line.words for line in self._lines[number + 1 : stop] if line.words]
         is_contact = any(_CONTACT.search(words) for words in below)
-        is_longer = sum(map(len, below)) > _LONGEST_SIGNATURE
+        is_longer = sum(map(len, below)) > _MAX_SIGNATURE_CHARACTERS
         if is_longer or (len(below) < _SIGNATURE_LINES and not is_contact):
             return
         self._sign(number, stop)
@@ -558,7 +560,7 @@ class _Mail:
     def _is_contact(self, start: int, stop: int) -> bool:
         """Whether lines are few words, with an address."""
         lines = self._lines[start:stop]
-        if sum(len(line.words) for line in lines) > _LONGEST_SIGNATURE:
+        if sum(len(line.words) for line in lines) > _MAX_SIGNATURE_CHARACTERS:
             return False
         return any(_ADDRESS.search(line.words) for line in lines)
 
@@ -639,7 +641,7 @@ def _words_of(text: str) -> frozenset[str]:
 
 def _is_lead(words: str) -> bool:
     """Whether a line, or several, say who wrote what stands below."""
-    if len(words) > _LONGEST_LINE:
+    if len(words) > _MAX_LEAD_CHARACTERS:
         return False
     if _WROTE.search(words):
         return True
@@ -660,6 +662,8 @@ def _has_words(title: str, known: Sequence[str]) -> bool:
 
 
 def _is_disclaimer(paragraph: str) -> bool:
-    if len(paragraph) < _LEAST_DISCLAIMER:
+    if len(paragraph) < _MIN_DISCLAIMER_CHARACTERS:
         return False
-    return sum(words.search(paragraph) is not None for words in _DISCLAIMERS) >= _DISCLAIMING
+    return (
+        sum(words.search(paragraph) is not None for words in _DISCLAIMERS) >= _MIN_DISCLAIMER_SIGNS
+    )

@@ -51,14 +51,16 @@ WORDS_PATTERN = GPT2_PATTERN.replace(r"\p{N}+", r"\p{N}{1,3}")
 # space. So runs without white space, and runs of white space, are cut into blocks of this many
 # characters before the pattern is applied. tokenizer.json makes the same cut; ordinary text has
 # only shorter runs, which are not changed.
-MAX_RUN = 1024
+MAX_RUN_CHARACTERS = 1024
 _SPACE = r"\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 _LONG_RUN = re.compile(
-    rf"(?<![^{_SPACE}])(?:[^{_SPACE}]{{{MAX_RUN}}})+|(?<![{_SPACE}])(?:[{_SPACE}]{{{MAX_RUN}}})+"
+    rf"(?<![^{_SPACE}])(?:[^{_SPACE}]{{{MAX_RUN_CHARACTERS}}})+|(?<![{_SPACE}])(?:[{_SPACE}]{{{MAX_RUN_CHARACTERS}}})+"
 )
 
 P50K_ROWS = 50_304
-_MAX_PADDING = 127  # unused rows of an embedding: tables are padded to a multiple of 128 at most
+_MAX_PADDING_ROWS = (
+    127  # unused rows of an embedding: tables are padded to a multiple of 128 at most
+)
 
 
 class Vocabulary:
@@ -83,7 +85,7 @@ class Vocabulary:
         """Raise ModelError where this vocabulary, called `where`, cannot be that of a model with
         `rows` embeddings.
         """
-        if not 0 <= rows - self.vocab_size <= _MAX_PADDING:
+        if not 0 <= rows - self.vocab_size <= _MAX_PADDING_ROWS:
             raise ModelError(
                 f"{where}: tokenizer {self.name} has {self.vocab_size} ids, the model {rows}"
                 " embeddings: they belong to different models"
@@ -399,7 +401,7 @@ class AveyBTokenizer(Vocabulary):
         made = Tokenizer(models.BPE(ids, merges, ignore_merges=True))
         # The same class in Oniguruma's spelling, which writes code points in braces.
         space = re.sub(r"\\(?:u|x)([0-9a-f]+)", r"\\x{\1}", _SPACE)
-        blocks = rf"[^{space}]{{{MAX_RUN}}}|[{space}]{{{MAX_RUN}}}"
+        blocks = rf"[^{space}]{{{MAX_RUN_CHARACTERS}}}|[{space}]{{{MAX_RUN_CHARACTERS}}}"
         splits = [
             pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in (blocks, self.pattern)
         ]
@@ -517,14 +519,17 @@ def utf8(text: str) -> bytes:
 
 def _cut_long_runs(text: str) -> list[str]:
     """Cut the text so that a piece holds runs (of white space or of anything else) of at most
-    `MAX_RUN` characters.
+    `MAX_RUN_CHARACTERS` characters.
     """
     pieces: list[str] = []
     position = 0
     for run in _LONG_RUN.finditer(text):
         if run.start() > position:
             pieces.append(text[position : run.start()])
-        pieces += [text[i : i + MAX_RUN] for i in range(run.start(), run.end(), MAX_RUN)]
+        pieces += [
+            text[i : i + MAX_RUN_CHARACTERS]
+            for i in range(run.start(), run.end(), MAX_RUN_CHARACTERS)
+        ]
         position = run.end()
     if position < len(text) or not pieces:
         pieces.append(text[position:])
@@ -568,10 +573,10 @@ def _check_vocabulary(
             f"{name}: vocab_size is {vocab_size}, there are {len(ids)} tokens; it must be at least"
             " as many"
         )
-    if vocab_size > len(ids) + _MAX_PADDING:
+    if vocab_size > len(ids) + _MAX_PADDING_ROWS:
         raise ModelError(
-            f"{name}: vocab_size is more than {_MAX_PADDING} above the {len(ids)} tokens that there"
-            " are; it counts the rows of the embedding"
+            f"{name}: vocab_size is more than {_MAX_PADDING_ROWS} above the {len(ids)} tokens that"
+            " there are; it counts the rows of the embedding"
         )
 
 

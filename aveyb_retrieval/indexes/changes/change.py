@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aveyb_retrieval.documents.records import Notice
-    from aveyb_retrieval.indexes.changes.transaction import State
+    from aveyb_retrieval.indexes.changes.transaction import ChangeState
     from aveyb_retrieval.indexes.store.manifest import IndexDirectory
     from aveyb_retrieval.indexes.store.rows import RowTable
     from aveyb_retrieval.indexes.store.tables import Tables
@@ -173,7 +173,7 @@ def run_change(
     progress: Progress | None = None,
     restart: bool = False,
     wait: float = 0,
-    state: State | None = None,
+    state: ChangeState | None = None,
     before: Tables | None = None,
 ) -> Report:
     """Lock the index, begin or continue the change, do its work, bring indexes up to date, publish

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest
     from aveyb_retrieval.indexes.types import Progress
 
-_BLOCK = 1 << 20
+_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ def _to_folder(
 def _copy(source: Path, target: Path, info: FileInfo) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     with files.open_regular(source) as handle, files.atomic_writer(target) as out:
-        while block := handle.read(_BLOCK):
+        while block := handle.read(_BLOCK_BYTES):
             out.write(block)
         if out.info() != info:
             raise IndexFormatError(

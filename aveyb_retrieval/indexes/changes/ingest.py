@@ -334,12 +334,12 @@ BATCH_DOCUMENTS = 8192
 BATCH_SECONDS = 30.0
 REPORT_SECONDS = 0.2
 MAX_ROUNDING = 1e-7  # of a number of a unit vector: a document's mean is summed in another order
-LOOK_AHEAD = 256  # items whose ids are looked up together
+LOOK_AHEAD_ITEMS = 256  # items whose ids are looked up together
 Action = Literal["encode", "keep", "metadata", "reject", "pass"]
 
 
 @dataclass(frozen=True)
-class Step:
+class PlannedItem:
     """One item of the input, where it stands, the hash of the input up to and with it, and what is
     to be done.
 
@@ -380,8 +380,8 @@ class Ingestion:
         self._encoding = transaction.state.encoding
         self._source, self._mode, self._on_error = source, mode, on_error
         self._progress = transaction.progress
-        self._waiting: deque[Step] = deque()  # read, not yet encoded
-        self._batch: list[tuple[Step, Encoded | None, TokenCodes | None]] = []
+        self._waiting: deque[PlannedItem] = deque()  # read, not yet encoded
+        self._batch: list[tuple[PlannedItem, Encoded | None, TokenCodes | None]] = []
         self._batch_bytes, self._tokens = 0, 0
         self._tokens_read = 0  # of documents that are not encoded whole yet
         self._next_doc = transaction.state.next_doc  # of what is not handed on yet
@@ -423,18 +423,20 @@ class Ingestion:
                 self._written()  # what failed there came first
         return state.consumed
 
-    def _steps(self, items: Iterable[Item]) -> Iterator[Step]:
+    def _steps(self, items: Iterable[Item]) -> Iterator[PlannedItem]:
         state = self.transaction.state
         consumed, expected = state.consumed, state.digest
         position, digest = 0, ""
         read = self._without_notices(items)
-        while batch := list(itertools.islice(read, LOOK_AHEAD if position >= consumed else 1)):
+        while batch := list(
+            itertools.islice(read, LOOK_AHEAD_ITEMS if position >= consumed else 1)
+        ):
             self._ids.look_up((item.id for item in batch if isinstance(item, Record)), self._tables)
             self._same_vectors = self._with_stored_vectors(batch, position)
             for item in batch:
                 position, digest = position + 1, chain_digest(digest, item)
                 if position > consumed and not self._is_mine(item, position):
-                    yield Step(None, position, digest, "pass")
+                    yield PlannedItem(None, position, digest, "pass")
                 elif position > consumed:
                     yield self._step(item, position, digest)
                 elif position == consumed:
@@ -471,7 +473,7 @@ class Ingestion:
                 " its work with --restart"
             )
 
-    def _step(self, item: Record | Rejected, position: int, digest: str) -> Step:
+    def _step(self, item: Record | Rejected, position: int, digest: str) -> PlannedItem:
         if isinstance(item, Record):
             # an id that waits for its commit is known, but what is stored of it is no longer what
             # it will be
@@ -479,7 +481,7 @@ class Ingestion:
             stored = None if waiting else self._ids.find(item.id, self._tables)
             if item.id_is_made and (waiting or stored):  # the very same document
                 self._ids.waiting[item.id] += 1
-                return Step(item, position, digest, "metadata")
+                return PlannedItem(item, position, digest, "metadata")
             if self._mode == "add" and (waiting or stored):
                 item = Rejected(
                     item.location,
@@ -488,11 +490,11 @@ class Ingestion:
                 )
             else:
                 self._ids.waiting[item.id] += 1
-                return Step(item, position, digest, *self._least_work(item, stored))
+                return PlannedItem(item, position, digest, *self._least_work(item, stored))
         if item.stops(self._on_error):
             raise item.error()
         self.first_rejected = self.first_rejected or item
-        return Step(item, position, digest, "reject")
+        return PlannedItem(item, position, digest, "reject")
 
     def _least_work(self, record: Record, stored: tuple[int, bytes] | None) -> tuple[Action, int]:
         """The cheapest way to have this document's vectors, given the stored document of the same
@@ -538,7 +540,7 @@ class Ingestion:
         is_stored = (rounded == stored).all(axis=1)
         return {name for name, same in zip(known_vectors, is_stored.tolist(), strict=True) if same}
 
-    def _to_encode(self, steps: Iterable[Step]) -> Iterator[Step]:
+    def _to_encode(self, steps: Iterable[PlannedItem]) -> Iterator[PlannedItem]:
         for step in steps:
             if step.action != "encode" and not self._waiting:
                 self._take(step)
@@ -547,7 +549,7 @@ class Ingestion:
             if step.action == "encode":
                 yield step
 
-    def _take(self, step: Step, encoded: Encoded | None = None) -> None:
+    def _take(self, step: PlannedItem, encoded: Encoded | None = None) -> None:
         tokens = None
         if step.action == "keep":
             encoded, tokens = self._stored(step)
@@ -627,7 +629,7 @@ class Ingestion:
             self._wrote(write(rows))
 
     def _write(
-        self, steps: Sequence[Step], made: set[str], rows: Callable[[], Rows], *, save: bool
+        self, steps: Sequence[PlannedItem], made: set[str], rows: Callable[[], Rows], *, save: bool
     ) -> list[str]:
         """Write a batch, whose documents `made` have new rows; return the ids of all of its
         documents.
@@ -657,7 +659,7 @@ class Ingestion:
             transaction.save()
         return [step.record.id for step in steps if isinstance(step.item, Record)]
 
-    def _stored(self, step: Step) -> tuple[Encoded, TokenCodes | None]:
+    def _stored(self, step: PlannedItem) -> tuple[Encoded, TokenCodes | None]:
         """What was encoded of a document that only has other keywords."""
         docs = np.array([step.doc], np.int64)
         stored = next(
@@ -666,7 +668,7 @@ class Ingestion:
         encoded = encoded_of(stored)
         return encoded, encoded.tokens
 
-    def _check(self, encoded: Encoded, step: Step) -> None:
+    def _check(self, encoded: Encoded, step: PlannedItem) -> None:
         wrong = unusable(encoded, self._encoding.dim)
         if wrong is None and len(encoded.spans) >= MAX_PASSAGES:
             wrong = (
@@ -711,7 +713,7 @@ class _Ids:
             self._hashes.update(map(rank_of, ids))
 
 
-def _tokens(encoded: Encoded, step: Step) -> TokenCodes:
+def _tokens(encoded: Encoded, step: PlannedItem) -> TokenCodes:
     tokens: TokenCodes | None = getattr(encoded, "tokens", None)
     if tokens is None:
         raise ModelError(
@@ -730,7 +732,9 @@ class ModelSource:
     def __init__(self, embedder: EmbedderLike) -> None:
         self.embedder = embedder
 
-    def encode(self, steps: Iterator[Step], watch: Callable[[int], None]) -> Iterator[Encoded]:
+    def encode(
+        self, steps: Iterator[PlannedItem], watch: Callable[[int], None]
+    ) -> Iterator[Encoded]:
         """Return one result for each step, in order; `watch` is given counts of tokens meanwhile.
 
         It may read ahead, but only in the calling thread: pulling a step may commit those before
@@ -766,7 +770,9 @@ class PrecomputedSource:
         self.is_given = isinstance(vectors, PrecomputedVectors)
         self.vectors = vectors
 
-    def encode(self, steps: Iterator[Step], _watch: Callable[[int], None]) -> Iterator[Encoded]:
+    def encode(
+        self, steps: Iterator[PlannedItem], _watch: Callable[[int], None]
+    ) -> Iterator[Encoded]:
         if isinstance(self.vectors, StoredShards):
             return (encoded_of(step.record) for step in steps)
         return (self.vectors.document(step.position - 1, step.record.id) for step in steps)

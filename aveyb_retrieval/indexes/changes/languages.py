@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.changes.transaction import Transaction
 
 _REPORTED = 0.05  # the share of documents or passages from which on there is a notice
-_UNKNOWN = 0.5  # passages whose vectors weigh less are not known to the model
+_UNKNOWN_WEIGHT = 0.5  # passages whose vectors weigh less are not known to the model
 
 
 def language_notices(transaction: Transaction) -> list[Notice]:
@@ -23,7 +23,7 @@ def language_notices(transaction: Transaction) -> list[Notice]:
     tables, encoding = transaction.tables, transaction.state.encoding
     passages = max(transaction.state.counts.passages, 1)
     _, weights = tables.light("passage" if "passage" in encoding.kinds else "document")
-    unknown = float((weights < _UNKNOWN).sum()) / passages
+    unknown = float((weights < _UNKNOWN_WEIGHT).sum()) / passages
     described = describe_languages(tables.languages())
     name = None if encoding.model is None else str(encoding.model["name"])
     if not described and unknown < _REPORTED:

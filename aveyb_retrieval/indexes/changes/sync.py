@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_FEW = 5  # so many documents may go from an index of any size
+_FEW_DOCUMENTS = 5  # so many documents may go from an index of any size
 _SHARE = 10  # and of a larger one, one of so many
 
 
@@ -231,7 +231,7 @@ def _compared(plan: SyncPlan) -> int:
 
 def _most_deleted(plan: SyncPlan, allowed: int | None) -> int:
     """Return how many documents may be deleted: as many as are allowed, by default few."""
-    return max(_FEW, _compared(plan) // _SHARE) if allowed is None else allowed
+    return max(_FEW_DOCUMENTS, _compared(plan) // _SHARE) if allowed is None else allowed
 
 
 def check_plan(plan: SyncPlan, directory: str | Path | IndexDirectory, allowed: int | None) -> None:

@@ -39,13 +39,13 @@ from aveyb_retrieval.indexes.store.languages import MAIN, rules_of
 from aveyb_retrieval.indexes.store.manifest import (
     DOCUMENTS,
     FOLDERS,
-    FORMAT,
+    FORMAT_VERSION,
     VERSIONS,
     Changes,
-    Contents,
     Counts,
     IndexDirectory,
     Manifest,
+    TableFiles,
     Tier,
     note_checked,
     problem,
@@ -54,7 +54,7 @@ from aveyb_retrieval.indexes.store.manifest import (
     take_checksum,
     version_name,
 )
-from aveyb_retrieval.indexes.store.place import CLEAN_EVERY, delete_unused
+from aveyb_retrieval.indexes.store.place import CLEAN_EVERY_VERSIONS, delete_unused
 from aveyb_retrieval.indexes.store.rows import CALLED
 from aveyb_retrieval.indexes.store.tables import Tables
 from aveyb_retrieval.indexes.types import silent
@@ -72,12 +72,12 @@ logger = logging.getLogger(__name__)
 
 Job = dict[str, Any]
 
-_REWRITTEN = 4096  # rows at a time
+_REWRITTEN_ROWS = 4096  # rows at a time
 _NAMING = ("id", "metadata")  # columns that documents are called by, of those that may change
 
 
 @dataclass
-class State:
+class ChangeState:
     """How far a change is: what the journal keeps, and in the end the manifest.
 
     Based on the version `base` (None: on nothing), it added the documents numbered `[first_doc,
@@ -96,7 +96,7 @@ class State:
     next_doc: int = 1
     counts: Counts = field(default_factory=Counts)
     tiers: list[Tier] = field(default_factory=list)
-    tables: Contents = field(default_factory=Contents)
+    tables: TableFiles = field(default_factory=TableFiles)
     serial: int = 0  # counts the files that it wrote
     changes: Changes = field(default_factory=Changes)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -106,13 +106,13 @@ class State:
     digest: str = ""
     rejected_bytes: int = 0
     step: int = 0
-    format: int = FORMAT
+    format: int = FORMAT_VERSION
 
     @property
     def name(self) -> str:
         return version_name(self.number, self.build)
 
-    def manifest(self, tables: Contents, listed: dict[str, FileInfo]) -> Manifest:
+    def manifest(self, tables: TableFiles, listed: dict[str, FileInfo]) -> Manifest:
         return Manifest(
             number=self.number,
             build=self.build,
@@ -144,7 +144,11 @@ class Transaction:
     """
 
     def __init__(
-        self, index_dir: IndexDirectory, base: Manifest | None, state: State, before: Tables | None
+        self,
+        index_dir: IndexDirectory,
+        base: Manifest | None,
+        state: ChangeState,
+        before: Tables | None,
     ) -> None:
         self.index_dir = index_dir
         self.root = index_dir.root
@@ -214,7 +218,7 @@ class Transaction:
             )
             return None
 
-    def _journal(self) -> State | None:
+    def _journal(self) -> ChangeState | None:
         """The state of an interrupted change; None where there is none worth keeping."""
         import msgspec
 
@@ -222,7 +226,7 @@ class Transaction:
             body = json.loads(files.read_bounded(self.index_dir.journal, 64 << 20))
             if not isinstance(body, dict) or not take_checksum(body):
                 raise ValueError("its checksum does not fit its contents")
-            state = msgspec.convert(body, State, strict=True)
+            state = msgspec.convert(body, ChangeState, strict=True)
             if wrong := problem(state.manifest(state.tables, {})):
                 raise ValueError(wrong)
         except FileNotFoundError:
@@ -235,9 +239,13 @@ class Transaction:
             )
             return None
         # of a batch nobody else has the documents: it is made whole or not at all
-        return state if state.format == FORMAT and state.job.get("command") != "batch" else None
+        return (
+            state
+            if state.format == FORMAT_VERSION and state.job.get("command") != "batch"
+            else None
+        )
 
-    def _check_same(self, journal: State) -> None:
+    def _check_same(self, journal: ChangeState) -> None:
         ours, theirs = self.state.job, journal.job
         free = theirs.get("replaceable", ())
         keys = [
@@ -265,7 +273,7 @@ class Transaction:
             )
         journal.job, journal.index = ours, self.state.index
 
-    def _discard_beyond(self, contents: Contents | None) -> None:
+    def _discard_beyond(self, contents: TableFiles | None) -> None:
         """Delete the versions of the dataset that an interrupted change left: Lance opens no
         dataset whose newest manifest is damaged.
         """
@@ -343,9 +351,9 @@ class Transaction:
         rewritten = 0
         numbers = np.array(sorted(docs), dtype=np.int64)
         dataset = self.tables.documents
-        for start in range(0, len(numbers), _REWRITTEN):
+        for start in range(0, len(numbers), _REWRITTEN_ROWS):
             columns = [name for name in dataset.schema.names if name != dataset.key]
-            rows = dataset.take(numbers[start : start + _REWRITTEN], columns).to_pylist()
+            rows = dataset.take(numbers[start : start + _REWRITTEN_ROWS], columns).to_pylist()
             pairs = [(row, change(row)) for row in rows]
             changed = [
                 {**row, **values, CALLED: self._names_after(row, values)}
@@ -458,7 +466,7 @@ class Transaction:
 def open_transaction(
     place: IndexDirectory,
     job: Job,
-    state: State | None,
+    state: ChangeState | None,
     *,
     restart: bool = False,
     wait: float = 0,
@@ -475,7 +483,7 @@ def open_transaction(
             raise index_dir.missing()
         base = visible if state is None else None
         if base is not None:
-            state = State(
+            state = ChangeState(
                 job=job,
                 base=base.name,
                 number=base.number + 1,
@@ -501,7 +509,7 @@ def open_transaction(
         except AveyBError:
             transaction.abandon_if_empty(existed)
             raise
-        if state.number % CLEAN_EVERY == 0 or base is None or transaction.whole:
+        if state.number % CLEAN_EVERY_VERSIONS == 0 or base is None or transaction.whole:
             clean_up(index_dir)
 
 

@@ -33,7 +33,7 @@ from aveyb_retrieval.indexes.changes.ingest import (
     watch_pictures,
 )
 from aveyb_retrieval.indexes.changes.languages import language_notices
-from aveyb_retrieval.indexes.changes.transaction import State
+from aveyb_retrieval.indexes.changes.transaction import ChangeState
 from aveyb_retrieval.indexes.encoding import WORD_RULES, Encoding
 from aveyb_retrieval.indexes.model import (
     BuildOptions,
@@ -49,7 +49,7 @@ from aveyb_retrieval.indexes.model import (
     word_rules,
     writing_of,
 )
-from aveyb_retrieval.indexes.nearest.faiss_file import AUTO, NONE, ONE_LIST, chosen, create
+from aveyb_retrieval.indexes.nearest.faiss_file import AUTO, NONE, ONE_LIST_VECTORS, chosen, create
 from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.filters import OWN, warn_of_filter
 from aveyb_retrieval.indexes.store.manifest import Changes
@@ -100,7 +100,9 @@ def build_index(
     index = options.get("index", AUTO)
     source, encoding, documents = _open_source(corpus, index_dir, options)
     if index not in (AUTO, NONE):
-        create(chosen(index, ONE_LIST)[0], encoding.dim)  # what FAISS does not know fails now
+        create(
+            chosen(index, ONE_LIST_VECTORS)[0], encoding.dim
+        )  # what FAISS does not know fails now
     on_error = options.get("on_error", "auto")
     job = describe_job(
         "build", corpus, encoding, on_error=on_error, reading=reading, vectors=source.describe()
@@ -118,7 +120,7 @@ def build_index(
         notices = ingest_corpus(transaction, source, documents, reading, "add", options, share)
         return FinishOptions(notices=notices, device=options.get("device", "cpu"))
 
-    state = State(
+    state = ChangeState(
         job,
         None,
         1,

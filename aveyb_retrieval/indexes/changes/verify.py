@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.manifest import Tier
     from aveyb_retrieval.indexes.types import IntArray, Kind
 
-_OFF_UNIT = 1e-2  # float16 keeps a unit vector's length to 1e-3
+_MAX_LENGTH_ERROR = 1e-2  # float16 keeps a unit vector's length to 1e-3
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,9 @@ def _vector_problems(
     ):
         with np.errstate(over="ignore", invalid="ignore"):  # of a damaged vector
             lengths = np.linalg.norm(vectors, axis=1)
-        wrong = ~np.isfinite(lengths) | ((np.abs(lengths - 1) > _OFF_UNIT) & (lengths > 1e-6))
+        wrong = ~np.isfinite(lengths) | (
+            (np.abs(lengths - 1) > _MAX_LENGTH_ERROR) & (lengths > 1e-6)
+        )
         if wrong.any():
             number = int(vector_numbers[wrong][0])
             doc = number if kind == "document" else number >> PASSAGE_BITS

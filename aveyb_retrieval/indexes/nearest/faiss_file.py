@@ -40,12 +40,12 @@ AUTO, NONE = "auto", "none"  # by the number of vectors; never
 # quarter for the same recall, so they only pay in large files.
 # numbers that are searched in memory before "auto" makes a file of them
 EXACT_COMPONENTS = 32_768 * 256
-ONE_LIST = 1_000_000  # vectors: up to so many, all codes are scanned
-MANY = 8  # queries, from which on FAISS shares them among threads
+ONE_LIST_VECTORS = 1_000_000  # vectors: up to so many, all codes are scanned
+SHARED_QUERIES = 8  # queries, from which on FAISS shares them among threads
 FEWEST_IN_GRAPH = (
     4096  # vectors that are worth a graph; of some few a GPU makes none (faiss issue 4260)
 )
-_MANY_LISTS = 256  # that are worth a GPU
+_MIN_GPU_LISTS = 256  # that are worth a GPU
 _WHEELS = ("faiss-cpu", "faiss-gpu", "faiss-gpu-cuvs")
 _HNSW = re.compile(r"HNSW(\d+)")
 # a graph that a GPU makes of all vectors at once, and FAISS keeps as one of HNSW
@@ -79,7 +79,7 @@ def chosen(index: str, count: int) -> tuple[str, dict[str, int]]:
     recall@10 at .98.
     """
     if index == AUTO:
-        cells = 1 if count <= ONE_LIST else 2 ** round(math.log2(math.sqrt(count)))
+        cells = 1 if count <= ONE_LIST_VECTORS else 2 ** round(math.log2(math.sqrt(count)))
         return f"IVF{cells},RaBitQfs", {} if cells == 1 else {"nprobe": cells // 4}
     factory, *assignments = index.split(";")
     if CAGRA.fullmatch(factory) and count < FEWEST_IN_GRAPH:
@@ -151,7 +151,7 @@ def train(index: faiss.Index, sample: FloatArray, factory: str, device: str = "c
     if (
         device.startswith("cuda")
         and ivf is not None
-        and ivf.nlist >= _MANY_LISTS
+        and ivf.nlist >= _MIN_GPU_LISTS
         and faiss.get_num_gpus() > 0
     ):
         try:  # what finds the nearest centroid of each vector, again and again
@@ -211,7 +211,7 @@ def threads_for(queries: int) -> Iterator[None]:
     """
     faiss = import_faiss()
     before = faiss.omp_get_max_threads()  # of the calling thread alone
-    faiss.omp_set_num_threads(before if queries >= MANY else 1)
+    faiss.omp_set_num_threads(before if queries >= SHARED_QUERIES else 1)
     try:
         yield
     finally:
@@ -479,7 +479,7 @@ class FaissSearcher:
 _ON_CARD = re.compile(r"IVF\d+,(Flat|SQ8|SQfp16|PQ\d+(x8)?)")
 MAX_CANDIDATES_ON_CARD = 2048  # candidates, and lists, of one search by FAISS on a GPU
 MAX_CANDIDATES_IN_GRAPH = 512  # candidates of one search there by CAGRA
-_WORK_ON_CARD = 1 << 29  # bytes for intermediate results
+_CARD_SCRATCH_BYTES = 1 << 29  # bytes for intermediate results
 _card_lock = threading.Lock()  # FAISS's memory for intermediate results serves one search at a time
 
 
@@ -570,7 +570,7 @@ def _card(device: str) -> int:
 def _resources(card: int) -> Any:
     """FAISS's handles and memory of one GPU, shared by all files on it."""
     made = import_faiss().StandardGpuResources()
-    made.setTempMemory(_WORK_ON_CARD)
+    made.setTempMemory(_CARD_SCRATCH_BYTES)
     return made
 
 
@@ -580,7 +580,7 @@ def _cards(device: str, size: int, count: int, factory: str) -> list[int]:
 
     named = torch.device(device).index
     cards = list(range(torch.cuda.device_count())) if named is None else [named]
-    free = [max(0, torch.cuda.mem_get_info(card)[0] - _WORK_ON_CARD) for card in cards]
+    free = [max(0, torch.cuda.mem_get_info(card)[0] - _CARD_SCRATCH_BYTES) for card in cards]
     room = min(free) * len(free)
     if size > max(room, free[0]):
         raise BackendError(

@@ -1,4 +1,4 @@
-"""`Nearest`: the vectors of one kind of one version of an index, searchable.
+"""`VectorSearcher`: the vectors of one kind of one version of an index, searchable.
 
 FAISS files ("tiers") cover ranges of documents as they were when each was made. Candidates are
 looked up among the stored vectors: those that are gone fall out, and the others get their true
@@ -18,14 +18,14 @@ import numpy as np
 
 from aveyb_retrieval.errors import BackendError, IndexFormatError
 from aveyb_retrieval.indexes.nearest.faiss_file import (
-    MANY,
+    SHARED_QUERIES,
     FaissSearcher,
     best_halves,
     card_takes,
     copied_to_cards,
 )
 from aveyb_retrieval.indexes.types import (
-    END,
+    END_NUMBER,
     PASSAGE_BITS,
     ascending,
     find_in,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
 
-LARGEST_BLOCK = 1 << 18  # vectors: on a GPU, `_QUERIES` then take 128 MiB of scores
+MAX_BLOCK_VECTORS = 1 << 18  # vectors: on a GPU, `_QUERIES` then take 128 MiB of scores
 _QUERIES = 256  # that a GPU searches at once
 
 
@@ -82,7 +82,7 @@ def best(
     return best if best[0].shape[1] == k else top(*best, k)
 
 
-ALIKE = 1e-5  # by which sums in float32 of the same numbers may differ
+SAME_SUM_ERROR = 1e-5  # by which sums in float32 of the same numbers may differ
 
 
 def scored(
@@ -93,10 +93,10 @@ def scored(
     """
     if len(ids) > k:
         if vectors.dtype == np.float16:
-            columns = best_halves(vectors, queries, k, ALIKE)
+            columns = best_halves(vectors, queries, k, SAME_SUM_ERROR)
         else:
             rough = products(queries, vectors)
-            least = np.partition(rough, len(ids) - k, axis=1)[:, len(ids) - k] - ALIKE
+            least = np.partition(rough, len(ids) - k, axis=1)[:, len(ids) - k] - SAME_SUM_ERROR
             columns = np.flatnonzero((rough >= least[:, None]).any(axis=0))
         ids, vectors = ids[columns], vectors[columns]
     return ids, products(queries.astype(np.float64), vectors.astype(np.float64)).astype(np.float32)
@@ -248,7 +248,7 @@ class Memory:
     def _join_last(self, blocks: list[Block]) -> None:
         """Join the last blocks with those before that are not larger than twice them together."""
         start, joined = len(blocks) - 1, len(blocks[-1])
-        while start and len(blocks[start - 1]) <= min(2 * joined, LARGEST_BLOCK - joined):
+        while start and len(blocks[start - 1]) <= min(2 * joined, MAX_BLOCK_VECTORS - joined):
             start -= 1
             joined += len(blocks[start])
         if start < len(blocks) - 1:
@@ -291,7 +291,7 @@ def check_room(device: str, count: int, dim: int) -> None:
 
     free, _ = torch.cuda.mem_get_info(torch.device(device))
     # blocks are copied when they are joined; scores of one
-    bytes_per_vector, spare = (2 * dim, 2 * LARGEST_BLOCK * (dim + _QUERIES))
+    bytes_per_vector, spare = (2 * dim, 2 * MAX_BLOCK_VECTORS * (dim + _QUERIES))
     if count * bytes_per_vector + spare > free:
         gib = 2**30
         raise BackendError(
@@ -304,14 +304,14 @@ def check_room(device: str, count: int, dim: int) -> None:
 
 
 # vectors in memory that are not stored any more, before memory is filled again
-MAX_DEAD_IN_MEMORY = 128
+MAX_DEAD_VECTORS_IN_MEMORY = 128
 # codes that are scanned, and their best vectors read, while one vector is read and multiplied
 CODES_PER_VECTOR_READ = 12
-BLOCK = 16384  # vectors read at once by their numbers
-CANDIDATE_GROWTH = 8  # how many times more candidates are asked for when too few remained
+BLOCK_VECTORS = 16384  # vectors read at once by their numbers
+CANDIDATE_GROWTH_FACTOR = 8  # how many times more candidates are asked for when too few remained
 
 
-class Nearest:
+class VectorSearcher:
     """The vectors of one kind of one version, searchable.
 
     Safe to use from many threads; never changes.
@@ -343,8 +343,8 @@ class Nearest:
         *,
         device: str = "cpu",
         mapped: bool = True,
-        before: Nearest | None = None,
-    ) -> Nearest:
+        before: VectorSearcher | None = None,
+    ) -> VectorSearcher:
         """Open the vectors of one kind, of which `count` are stored.
 
         A device of "cuda" ("cuda:1") takes copies of the files where FAISS has their types there,
@@ -366,17 +366,17 @@ class Nearest:
                 )
         covered = max((file.tier.stop for file in files), default=0)
         if before is not None and before._memory.device == device and before._covered <= covered:
-            memory = before._memory.from_number(number_range(kind, covered, END)[0])
+            memory = before._memory.from_number(number_range(kind, covered, END_NUMBER)[0])
             number = before._memory.next_number  # of documents with only higher numbers, the first
             read = max(covered, number if kind == "document" else -(-number >> PASSAGE_BITS))
             nearest = cls(
-                files, memory.with_blocks(vectors.blocks(read, END)), covered, vectors, count
+                files, memory.with_blocks(vectors.blocks(read, END_NUMBER)), covered, vectors, count
             )
-            if 0 <= nearest._dead_in_memory <= MAX_DEAD_IN_MEMORY:
+            if 0 <= nearest._dead_in_memory <= MAX_DEAD_VECTORS_IN_MEMORY:
                 return nearest
         memory = Memory(vectors.dim, device)
         check_room(device, count - sum(file.live for file in files), vectors.dim)
-        memory = memory.with_blocks(vectors.blocks(covered, END))
+        memory = memory.with_blocks(vectors.blocks(covered, END_NUMBER))
         nearest = cls(files, memory, covered, vectors, count)
         if nearest._dead_in_memory:
             raise IndexFormatError(
@@ -443,10 +443,11 @@ class Nearest:
         """
         if here is None:
             return search_exactly(self._vectors.blocks(file.tier.first, file.tier.stop), queries, k)
-        if len(queries) < MANY:
-            return search_exactly(self._vectors.selected(here, BLOCK), queries, k)
+        if len(queries) < SHARED_QUERIES:
+            return search_exactly(self._vectors.selected(here, BLOCK_VECTORS), queries, k)
         blocks = (
-            self._vectors.live(here[start : start + BLOCK]) for start in range(0, len(here), BLOCK)
+            self._vectors.live(here[start : start + BLOCK_VECTORS])
+            for start in range(0, len(here), BLOCK_VECTORS)
         )
         return search_exactly(blocks, queries, k)
 
@@ -468,14 +469,14 @@ class Nearest:
                 # of few left, the best is not that of all
                 complete &= len(stored) >= max(enough, len(candidates) // 2)
                 rankings.append(
-                    search_exactly(self._vectors.selected(stored, BLOCK), query[None], k)
+                    search_exactly(self._vectors.selected(stored, BLOCK_VECTORS), query[None], k)
                 )
             if complete:
                 scores, best = map(np.concatenate, zip(*rankings, strict=True))
                 return scores, best
             if all(file.exhausted(width, grown) for file, _ in files):
                 break
-            grown *= CANDIDATE_GROWTH
+            grown *= CANDIDATE_GROWTH_FACTOR
         return _top([self._exactly(file, queries, k, here) for file, here in files], k)
 
 

@@ -12,7 +12,7 @@ from aveyb_retrieval.indexes.search.by_vector import nearest_passages
 from aveyb_retrieval.indexes.search.confidence import confidence, find_best_passage
 from aveyb_retrieval.indexes.search.evidence import (
     PASSAGES_LISTED,
-    SHORT_DOCUMENT,
+    SHORT_DOCUMENT_PASSAGES,
     passages_listed,
 )
 from aveyb_retrieval.indexes.search.named_documents import PASSAGES_COMPETING
@@ -37,7 +37,7 @@ PASSAGES_COMPARED = 25
 
 
 @dataclass(frozen=True)
-class ShownScore:
+class ScoredPassage:
     """A passage to show with its score, what that was made of, and its confidence, if it has
     one.
     """
@@ -48,7 +48,7 @@ class ShownScore:
     confidence: float | None
 
 
-class BestPassages:
+class PassageScorer:
     """The best passages of documents, for one question; what was scored is remembered."""
 
     def __init__(self, evidence: Evidence) -> None:
@@ -67,7 +67,7 @@ class BestPassages:
         scored = self.scored(docs)
         return best_by_document(scored.ids, scored.of_both(self._options.weight))
 
-    def scores_shown(self, matches: Matches) -> dict[int, list[ShownScore]]:
+    def scores_shown(self, matches: Matches) -> dict[int, list[ScoredPassage]]:
         """The passages to show of documents, best first, by number; none of those that have
         none.
         """
@@ -77,16 +77,16 @@ class BestPassages:
         docs = [doc for doc in matches.docs.tolist() if doc not in deciding]
         return {doc: [] for doc in docs} | self.best(docs, options.passages) | deciding
 
-    def _deciding(self, matches: Matches) -> dict[int, list[ShownScore]]:
+    def _deciding(self, matches: Matches) -> dict[int, list[ScoredPassage]]:
         """What decided a document by its vectors is its best passage."""
         numbers = matches.passages[matches.passages >= 0]
         cosines = self._evidence.cosines(numbers).tolist() if len(numbers) else []
         return {
-            number >> PASSAGE_BITS: [ShownScore(number, cosine, {"dense": cosine}, None)]
+            number >> PASSAGE_BITS: [ScoredPassage(number, cosine, {"dense": cosine}, None)]
             for number, cosine in zip(numbers.tolist(), cosines, strict=True)
         }
 
-    def best(self, docs: list[int], count: int) -> dict[int, list[ShownScore]]:
+    def best(self, docs: list[int], count: int) -> dict[int, list[ScoredPassage]]:
         """The `count` best passages of documents, best first, by document; documents without any
         are left out.
         """
@@ -101,11 +101,11 @@ class BestPassages:
         scored = scored.take(np.searchsorted(scored.ids, order))
         parts = scored.parts()
         rows = zip(*(column.tolist() for column in parts.values()), strict=True)
-        best: dict[int, list[ShownScore]] = {}
+        best: dict[int, list[ScoredPassage]] = {}
         for number, score, row in zip(
             scored.ids.tolist(), scored.shown_score.tolist(), rows, strict=True
         ):
-            passage = ShownScore(
+            passage = ScoredPassage(
                 number, score, dict(zip(parts, row, strict=True)), score if is_hybrid else None
             )
             best.setdefault(number >> PASSAGE_BITS, []).append(passage)
@@ -129,7 +129,7 @@ class BestPassages:
         """
         options = self._options
         per_ranking = max(PASSAGES_PER_RANKING, options.passages)
-        is_long = self._view.passage_counts(docs) > max(SHORT_DOCUMENT, per_ranking)
+        is_long = self._view.passage_counts(docs) > max(SHORT_DOCUMENT_PASSAGES, per_ranking)
         short, docs = passage_numbers(self._view, docs[~is_long]), docs[is_long]
         if not len(docs):
             return short

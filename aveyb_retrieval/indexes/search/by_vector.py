@@ -65,7 +65,7 @@ NO_COSINES = Cosines(np.empty(0, np.int64), np.empty(0, np.float32))
 
 
 @dataclass(frozen=True, eq=False)
-class Nearest:
+class NearestMatches:
     """What vectors find for one question.
 
     Attributes:
@@ -77,7 +77,7 @@ class Nearest:
     passages: Cosines = NO_COSINES
 
 
-NOTHING_NEAR = Nearest(Matches.joined([]))
+NOTHING_NEAR = NearestMatches(Matches.joined([]))
 
 
 def unit_queries(vectors: npt.NDArray[np.floating], dim: int) -> FloatArray:
@@ -105,7 +105,7 @@ def nearest_documents(
     selection: Selection | None = None,
     *,
     exact: bool = False,
-) -> list[Nearest]:
+) -> list[NearestMatches]:
     """The `k` best documents for each query `[n, d]`: by their vector, their best passage, or the
     better one.
 
@@ -118,22 +118,22 @@ def nearest_documents(
     by_passage = _by_passage(view, queries, k, selection, exact) if "passage" in kinds else []
     by_document = finish() if "document" in kinds else []
     if not by_passage:
-        return [Nearest(matches.ordered().take(slice(k))) for matches in by_document]
+        return [NearestMatches(matches.ordered().take(slice(k))) for matches in by_document]
     if not by_document:
-        return [Nearest(near.matches.ordered(), near.passages) for near in by_passage]
+        return [NearestMatches(near.matches.ordered(), near.passages) for near in by_passage]
     return [
-        Nearest(_better_of(matches, near.matches).take(slice(k)), near.passages)
+        NearestMatches(_better_of(matches, near.matches).take(slice(k)), near.passages)
         for matches, near in zip(by_document, by_passage, strict=True)
     ]
 
 
 def nearest_passages(
     view: EngineView, queries: FloatArray, k: int, selection: Selection | None, *, exact: bool
-) -> list[Nearest]:
+) -> list[NearestMatches]:
     """The `k` best passages for each query `[n, d]`."""
     rows = zip(*view.nearest("passage", queries, k, selection, exact=exact), strict=True)
     return [
-        Nearest(Matches.of_passages(ids, scores), NO_COSINES.joined(ids, scores))
+        NearestMatches(Matches.of_passages(ids, scores), NO_COSINES.joined(ids, scores))
         for scores, ids in rows
     ]
 
@@ -157,7 +157,7 @@ def _better_of(first: Matches, second: Matches) -> Matches:
 
 def _by_passage(
     view: EngineView, queries: FloatArray, k: int, selection: Selection | None, exact: bool
-) -> list[Nearest]:
+) -> list[NearestMatches]:
     """Documents by their best passage."""
     available = view.count("passage", selection)
     count = PASSAGES_PER_DOCUMENT * k if available > MAX_SCANNED_PASSAGES * k else available
@@ -168,7 +168,7 @@ def _by_passage(
         _passages_of_documents(view, query, k, selection, exact, Cosines(ids, scores))
         for query, scores, ids in rows
     ]
-    return [Nearest(_best_of_documents(near).take(slice(k)), near) for near in cosines]
+    return [NearestMatches(_best_of_documents(near).take(slice(k)), near) for near in cosines]
 
 
 def _passages_of_documents(

@@ -23,12 +23,12 @@ from aveyb_retrieval.indexes.types import find_in, inner_products
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aveyb_retrieval.indexes.search.best_passages import BestPassages
+    from aveyb_retrieval.indexes.search.best_passages import PassageScorer
     from aveyb_retrieval.indexes.search.confidence import BestPassage
     from aveyb_retrieval.indexes.search.evidence import Evidence, Ranked
     from aveyb_retrieval.indexes.types import BoolArray, IntArray
 
-WIDENING = 4  # times as many candidates in every further step
+WIDENING_FACTOR = 4  # times as many candidates in every further step
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class Candidates:
     complete: bool
 
 
-def find_candidates(evidence: Evidence, passages: BestPassages | None) -> Iterator[Candidates]:
+def find_candidates(evidence: Evidence, passages: PassageScorer | None) -> Iterator[Candidates]:
     """Yield the candidates step by step, each only once.
 
     `passages` are those that speak for documents; None in a search for passages.
@@ -58,13 +58,13 @@ def find_candidates(evidence: Evidence, passages: BestPassages | None) -> Iterat
         yield replace(candidates, matches=new)
         if candidates.complete:
             return
-        depth *= WIDENING
+        depth *= WIDENING_FACTOR
         if options.mode != "lexical":
             near = evidence.nearest(depth)
 
 
 def _find_documents(
-    evidence: Evidence, passages: BestPassages, near: Matches, depth: int
+    evidence: Evidence, passages: PassageScorer, near: Matches, depth: int
 ) -> Candidates:
     options = evidence.options
     all_near = len(near) < depth
@@ -113,7 +113,7 @@ def _are_decided_by_repetition(evidence: Evidence, near: Matches) -> BoolArray:
 
 
 def document_cosines(
-    evidence: Evidence, passages: BestPassages, docs: IntArray
+    evidence: Evidence, passages: PassageScorer, docs: IntArray
 ) -> tuple[IntArray, np.ndarray]:
     """The cosines of documents `[n]`, as `nearest_documents` has them, but that passages which only
     repeat count less: numbers `[m]` of those that have a vector, and float64 `[m]`.

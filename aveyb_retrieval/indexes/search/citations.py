@@ -21,7 +21,7 @@ from aveyb_retrieval.indexes.store.place import read_manifest
 if TYPE_CHECKING:
     from aveyb_retrieval.documents.records import FileOrigin
 
-_LARGEST = 16 << 20  # bytes of a citation
+_MAX_CITATION_BYTES = 16 << 20  # bytes of a citation
 _FIELDS: dict[str, tuple[type, ...]] = {
     "id": (str,),
     "quote": (str,),
@@ -51,7 +51,7 @@ class CitationCheck:
 def read_citation(path: Path) -> dict[str, Any]:
     """Read what `Hit.citation` gave from a file of JSON, or raise InputError."""
     try:
-        citation = json.loads(files.read_bounded(path, _LARGEST))
+        citation = json.loads(files.read_bounded(path, _MAX_CITATION_BYTES))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not JSON ({error}); give what Hit.citation() returned") from None
     if not isinstance(citation, dict):

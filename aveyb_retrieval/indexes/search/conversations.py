@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import datetime
 
-    from aveyb_retrieval.indexes.search.best_passages import BestPassages
+    from aveyb_retrieval.indexes.search.best_passages import PassageScorer
     from aveyb_retrieval.indexes.search.evidence import Evidence
     from aveyb_retrieval.indexes.search.matches import Scores
     from aveyb_retrieval.indexes.search.passage_scores import PassageScores
     from aveyb_retrieval.indexes.types import BoolArray, IntArray
 
 MATCHES_TOGETHER = 50  # matches among which conversations are folded
-REPEATED_ALONE = 0.3  # of the best quotation's score, below which no mail says it by itself
+REPEATED_ALONE_SHARE = 0.3  # of the best quotation's score, below which no mail says it by itself
 NO_STATEMENT_SHARE = 0.25  # of it, below which a mail says nothing of the matter by itself
 STATEMENT_SHARE = 0.5  # of the best statement's score, from which on another one is of one matter
 
@@ -56,7 +56,7 @@ class Conversations:
     documents state older things (`earlier`, newest first) or repeat it (`repeating`).
     """
 
-    def __init__(self, evidence: Evidence, passages: BestPassages | None) -> None:
+    def __init__(self, evidence: Evidence, passages: PassageScorer | None) -> None:
         self._evidence = evidence
         self._passages = passages
         self.earlier: dict[int, list[int]] = {}
@@ -128,7 +128,7 @@ class Conversations:
         """
         best = max((mail.own for mail in mails), default=-np.inf)
         least = STATEMENT_SHARE * best
-        if best <= 0 or best < REPEATED_ALONE * max(mail.repeated for mail in mails):
+        if best <= 0 or best < REPEATED_ALONE_SHARE * max(mail.repeated for mail in mails):
             return
         stating = sorted(
             (mail for mail in mails if mail.own >= least),

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from aveyb_retrieval.indexes.engine import EngineView, Selection
-    from aveyb_retrieval.indexes.search.by_vector import Nearest
+    from aveyb_retrieval.indexes.search.by_vector import NearestMatches
     from aveyb_retrieval.indexes.search.named_documents import NamedDocuments
     from aveyb_retrieval.indexes.search.options import Options
     from aveyb_retrieval.indexes.search.question import Question
@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 MAX_DOCUMENTS_HELD = 512  # documents that a search of several questions keeps at a time
 # passages that the ranking by words has for each candidate document, as the one by vectors has
 PASSAGES_LISTED = 4
-SHORT_DOCUMENT = 16  # passages of a document that are all read; of a longer one, the best found
+SHORT_DOCUMENT_PASSAGES = (
+    16  # passages of a document that are all read; of a longer one, the best found
+)
 Ranked = list[tuple[int, float]]  # numbers of documents or passages with BM25, best first
 
 
@@ -133,7 +135,7 @@ class Evidence:
         options: Options,
         documents: DocumentReader,
         words: WordRankings,
-        near: Nearest,
+        near: NearestMatches,
         model: QueryModel,
     ) -> None:
         self.view = view
@@ -180,7 +182,7 @@ class Evidence:
         """The passages that vectors found at first, nearest first."""
         return self.near.passages.best_first()
 
-    def nearest(self, depth: int) -> Nearest:
+    def nearest(self, depth: int) -> NearestMatches:
         """The `depth` documents or passages, as the options ask, that are nearest to the
         question.
         """
@@ -190,7 +192,7 @@ class Evidence:
         self.add_cosines(near)
         return near
 
-    def add_cosines(self, near: Nearest) -> None:
+    def add_cosines(self, near: NearestMatches) -> None:
         """Remember the cosines of passages that a search by vectors gave."""
         new = ~find_in(self._cosines.ids, near.passages.ids)[1]
         self._cosines = self._cosines.joined(near.passages.ids[new], near.passages.values[new])
@@ -289,7 +291,7 @@ def nearest(
     depth: int,
     selection: Selection | None,
     options: Options,
-) -> list[Nearest]:
+) -> list[NearestMatches]:
     """What the options look for that is nearest to each unit vector `[n, d]`."""
     if options.unit == "passage":
         return nearest_passages(view, vectors, depth, selection, exact=options.exact)
@@ -298,7 +300,7 @@ def nearest(
 
 def passages_listed(view: EngineView, options: Options, least: int) -> int:
     """How many passages are ranked by words: more than `least` where most documents are long."""
-    mostly_long = view.info.passages > SHORT_DOCUMENT * view.info.documents
+    mostly_long = view.info.passages > SHORT_DOCUMENT_PASSAGES * view.info.documents
     return max(least, PASSAGES_LISTED * options.depth) if mostly_long else least
 
 

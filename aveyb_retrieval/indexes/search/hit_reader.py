@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.tables import Part, StoredDocument
 
 HIGHLIGHTED_CHARACTERS = 10_000  # of a document without passages, its first ones
-CITED_TOGETHER = 10  # passages: as many as a search gives by default
+CITED_TOGETHER_PASSAGES = 10  # passages: as many as a search gives by default
 TOPIC_CHARACTERS = 1000  # of a document's beginning, which say what all of it is about
 
 
@@ -59,9 +59,11 @@ class HitReader:
 
     def cite(self, place: int, row: int) -> Citation:
         """Return a passage's citation, with characters of the document's text."""
-        group, number = divmod(row, CITED_TOGETHER)
+        group, number = divmod(row, CITED_TOGETHER_PASSAGES)
         if (place, group) not in self._citations:
-            passages = self._cited[place][group * CITED_TOGETHER :][:CITED_TOGETHER]
+            passages = self._cited[place][group * CITED_TOGETHER_PASSAGES :][
+                :CITED_TOGETHER_PASSAGES
+            ]
             with self._reading():
                 texts = [self._cited_text(*passage) for passage in passages]
                 self._citations[place, group] = self.sentences.cite(texts)

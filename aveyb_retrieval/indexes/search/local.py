@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 1.0  # between two looks at whether a stored index has a newer version
-_LOOK_WAITS = 30.0  # a search waits for the answer where nobody looked for so long
+_LOOK_WAIT_SECONDS = 30.0  # a search waits for the answer where nobody looked for so long
 
 
 class LocalEngine:
@@ -92,7 +92,7 @@ class StoredEngine(LocalEngine):
     def view(self) -> AbstractContextManager[Snapshot]:
         if self.follow is None:
             since = time.monotonic() - self._looked
-            if since > _LOOK_WAITS:
+            if since > _LOOK_WAIT_SECONDS:
                 self._look()
             elif since > _LOOK_SECONDS and not self._looking.locked():
                 threading.Thread(target=self._look, name="follow-index", daemon=True).start()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.engine import EngineView, Selection
     from aveyb_retrieval.indexes.search.evidence import Evidence
-    from aveyb_retrieval.indexes.search.names import Named
+    from aveyb_retrieval.indexes.search.names import NameMatch
     from aveyb_retrieval.indexes.search.passage_scores import PassageScores
     from aveyb_retrieval.indexes.store.tables import (
         Part,
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
 PASSAGES_COMPETING = 100  # by vectors, and as many by words: their documents compete
-MIN_COMPETITORS = 2  # a single document has no name that tells it from others
+MIN_COMPETING_DOCUMENTS = 2  # a single document has no name that tells it from others
 PASSAGES_OF_NAMED = 16  # of a named document that are nearest to the rest of the question
 # of a rest that is encoded by itself: names of 64 words hardly move the vector of a longer one
 MAX_REST_CHARACTERS = 4000
-MAX_CALLED = 4096  # documents whose names are remembered: about a kilobyte each
+MAX_CALLED_DOCUMENTS = 4096  # documents whose names are remembered: about a kilobyte each
 
 
 class NameSource(Protocol):
@@ -94,7 +94,7 @@ class NamedDocuments:
         find: Returns the passages of named documents, ascending, that are nearest to a vector.
     """
 
-    named: Named
+    named: NameMatch
     word_shares: FloatArray
     encode: Callable[[], FloatArray]
     find: Callable[[FloatArray], IntArray]
@@ -155,7 +155,7 @@ def find_named_documents(evidence: Evidence) -> NamedDocuments | None:
     docs = ascending(best.numbers >> PASSAGE_BITS)
     if not len(docs):
         return None
-    if len(docs) >= MIN_COMPETITORS or question.selection is None:
+    if len(docs) >= MIN_COMPETING_DOCUMENTS or question.selection is None:
         named = _name(evidence, best, question.selection)
     else:
         # what tells one selected document from others is known by all that are visible
@@ -179,7 +179,7 @@ def _name(
     best: StoredPassages,
     selection: Selection | None,
     within: IntArray | None = None,
-) -> Named | None:
+) -> NameMatch | None:
     """Find the documents that a question names.
 
     `best` are the passages whose documents compete, and which of the question's words they hold.
@@ -199,7 +199,7 @@ def _name(
     lists = dict(zip(names, view.documents_called(names, selection), strict=True))
     proposed = propose(terms, docs, found, lists)
     docs = np.concatenate([docs, proposed])
-    if len(docs) < MIN_COMPETITORS:
+    if len(docs) < MIN_COMPETING_DOCUMENTS:
         return None
     found = np.concatenate([found, np.zeros((len(proposed), found.shape[1]), np.bool_)])
     called = view.called(docs.tolist())
@@ -212,7 +212,7 @@ def _name(
     return None if among is None else find_named(terms, among, within)
 
 
-def _make(evidence: Evidence, named: Named, competing: IntArray) -> NamedDocuments:
+def _make(evidence: Evidence, named: NameMatch, competing: IntArray) -> NamedDocuments:
     """Prepare what scores passages of named documents; some of these compete by passages already.
 
     The rest of the question is encoded in another thread, until its vector is needed.

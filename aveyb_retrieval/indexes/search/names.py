@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 # benchmarks/notes/ranking.md says on which data they were chosen
 SURE_SHARE = 0.8  # of what one word is worth that a single competitor has: named from there on
 NAMED_SHARE = 0.5  # of the names of the document that has the most: it is named, too
-MAX_NAMED = 8  # documents
-MAX_PROPOSED = 20  # documents that compete by their names alone
+MAX_NAMED_DOCUMENTS = 8  # documents
+MAX_PROPOSED_DOCUMENTS = 20  # documents that compete by their names alone
 NAME_WEIGHT = 1.0  # of a sure name, in the score of a passage; a half of it weighs nothing
 WHOLE_WEIGHT = 0.25  # of the score for the whole question, within a named document
 MAX_QUESTION_WORDS = 64  # the first ones of a question are looked at
@@ -153,7 +153,7 @@ def propose(
 
     `docs` `[D]`, ascending, compete already, `found` `[D, question.known]` is what their best
     passages hold, and `lists` the documents that are called by each word, ascending. Returns at
-    most `MAX_PROPOSED`, ascending.
+    most `MAX_PROPOSED_DOCUMENTS`, ascending.
     """
     count, columns = len(docs), dict(zip(question.terms, range(question.known), strict=False))
     words, others, holding = list[str](), list[Any](), list[int]()
@@ -173,7 +173,7 @@ def propose(
     names = np.bincount(rows, np.repeat(worth, sizes))
     by_word = np.where([word.isdecimal() for word in words], 0, worth)
     names[np.bincount(rows, np.repeat(by_word, sizes)) == 0] = 0  # years alone name nothing
-    best = np.lexsort((numbers, -names))[:MAX_PROPOSED]
+    best = np.lexsort((numbers, -names))[:MAX_PROPOSED_DOCUMENTS]
     return np.sort(numbers[best[names[best] >= SURE_SHARE * sure_nats(count)]])
 
 
@@ -265,7 +265,7 @@ def _possible_nats(called: CalledBy, valued: Sequence[tuple[str, float]]) -> flo
 
 
 @dataclass(frozen=True)
-class Named:
+class NameMatch:
     """The documents that a question names, and what it asks of them.
 
     Attributes:
@@ -314,7 +314,7 @@ def nats(holding: IntArray, documents: int) -> FloatArray:
 
 def find_named(
     question: QuestionTerms, among: Competitors, within: IntArray | None = None
-) -> Named | None:
+) -> NameMatch | None:
     """Find the documents that a question names surely; None if there are none.
 
     Of the competitors only those `within` may be named, numbers ascending; None: all of them.
@@ -331,7 +331,7 @@ def find_named(
     sure, most = sure_nats(count), float(names.max())
     if most < SURE_SHARE * sure:
         return None
-    best = np.lexsort((among.docs, -names))[:MAX_NAMED]
+    best = np.lexsort((among.docs, -names))[:MAX_NAMED_DOCUMENTS]
     rows = np.sort(best[names[best] >= NAMED_SHARE * most])
     if within is not None:
         rows = rows[find_in(within, among.docs[rows])[1]]
@@ -347,7 +347,7 @@ def find_named(
     inside = (1 - np.minimum(1, SHORT_PASSAGES / np.maximum(among.passages, 1))) * above
     of_document = np.maximum(outside, inside)
     gained = np.flatnonzero((above > 0) | (of_document > 0))
-    return Named(
+    return NameMatch(
         among.docs[rows],
         rest,
         _dropped(question, names_at) if rest else frozenset(),
@@ -491,7 +491,7 @@ def _runs(
 
 
 def score_within(
-    named: Named, ids: IntArray, whole: FloatArray, rest: FloatArray, tops: Mapping[int, Tops]
+    named: NameMatch, ids: IntArray, whole: FloatArray, rest: FloatArray, tops: Mapping[int, Tops]
 ) -> FloatArray:
     """Score passages `[P]`, numbers ascending: S of docs/ranking.md.
 
@@ -508,7 +508,7 @@ def score_within(
 
 
 def score_beginnings(
-    named: Named, ids: IntArray, whole: FloatArray, tops: Mapping[int, Tops]
+    named: NameMatch, ids: IntArray, whole: FloatArray, tops: Mapping[int, Tops]
 ) -> FloatArray:
     """Score passages as `score_within` does, for a question that is all names: the first passage
     of a named document is its best.

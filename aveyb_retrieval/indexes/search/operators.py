@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.words import Language
 
 MAX_CONDITIONS = 100  # of a query
-MAX_FORMS = 1024  # words that a beginning or a typo stands for
+MAX_FORM_WORDS = 1024  # words that a beginning or a typo stands for
 _ALIKE = str.maketrans(
     "\u201c\u201d\u201e\u201f\u00ab\u00bb\uff02\uff0b\uff0d\u2212\uff0a\uff5e", '"' * 7 + "+--*~"
 )
@@ -38,7 +38,7 @@ _ENDS = ".,;:!?)]}"  # of a sentence or in brackets: no part of what is asked fo
 _FIELD = re.compile(r"(?P<field>[^\W\d]\w{0,99}):(?!//|:)")
 
 
-class Condition(NamedTuple):
+class QueryCondition(NamedTuple):
     """One condition: as it was written, what kind it is of, its words, and whether they must be
     there or must not.
     """
@@ -59,7 +59,7 @@ class Sought:
     documents hold each.
     """
 
-    condition: Condition
+    condition: QueryCondition
     phrases: tuple[tuple[str, ...], ...]
     words: tuple[str, ...]
     forms: Mapping[str, int] = field(default_factory=dict)
@@ -92,12 +92,14 @@ def ask(query: str, view: EngineView) -> Asked:
     return Asked(" ".join(plain), tuple(conditions))
 
 
-def parse(query: str, rules: Language, has_field: Callable[[str], bool]) -> list[str | Condition]:
+def parse(
+    query: str, rules: Language, has_field: Callable[[str], bool]
+) -> list[str | QueryCondition]:
     """Read the signs of a query: plain text and conditions; raises ConfigError where a sign means
     nothing here, or a field is named as other search engines have it (`year:2020`). A colon behind
     any other word is text.
     """
-    parts, conditions = list[str | Condition](), 0
+    parts, conditions = list[str | QueryCondition](), 0
     for match in _PART.finditer(query.translate(_ALIKE)):
         if match["open"] and '"' in match.string[match.end() :]:
             before = _quoted(match["word"][:-1])
@@ -122,7 +124,7 @@ def parse(query: str, rules: Language, has_field: Callable[[str], bool]) -> list
 
 def _part(
     match: re.Match[str], rules: Language, has_field: Callable[[str], bool]
-) -> str | Condition:
+) -> str | QueryCondition:
     if (phrase := match["phrase"]) is not None:
         if (after := match["after"]).strip(_ENDS):
             raise ConfigError(
@@ -130,7 +132,7 @@ def _part(
                 " them"
             )
         return (
-            Condition(match[0], "words", phrase, match["sign"] != "-")
+            QueryCondition(match[0], "words", phrase, match["sign"] != "-")
             if rules.in_order(phrase)
             else phrase
         )
@@ -153,15 +155,15 @@ def _part(
                 f"operators: {_quoted(written)}: a beginning or a typo is one word; use a phrase"
             )
         kind: Literal["words", "beginning", "typo"] = "beginning" if word[-1] == "*" else "typo"
-        return Condition(written, "words" if unspaced else kind, text, sign != "-")
-    return Condition(written, "words", word, sign == "+") if sign else written
+        return QueryCondition(written, "words" if unspaced else kind, text, sign != "-")
+    return QueryCondition(written, "words", word, sign == "+") if sign else written
 
 
 def _quoted(text: str) -> str:
     return repr(text if len(text) <= 80 else f"{text[:79]}\u2026")
 
 
-def _seek(condition: Condition, view: EngineView) -> Sought:
+def _seek(condition: QueryCondition, view: EngineView) -> Sought:
     rules, vocabulary = view.language, view.vocabulary
     if condition.kind == "words":
         return Sought(
@@ -174,12 +176,12 @@ def _seek(condition: Condition, view: EngineView) -> Sought:
             " search for beginnings and typos in an index directory"
         )
     if condition.kind == "beginning":
-        forms = vocabulary.beginning(form, MAX_FORMS)
+        forms = vocabulary.beginning(form, MAX_FORM_WORDS)
     else:
         forms = vocabulary.near(form, edits(form))
-    if len(forms) > MAX_FORMS:
+    if len(forms) > MAX_FORM_WORDS:
         raise ConfigError(
-            f"operators: {_quoted(condition.written)} matches more than {MAX_FORMS:,} words:"
+            f"operators: {_quoted(condition.written)} matches more than {MAX_FORM_WORDS:,} words:"
             " give more letters"
         )
     stems = tuple(dict.fromkeys(word for form in forms for word in rules.in_order(form)))

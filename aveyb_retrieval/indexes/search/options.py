@@ -31,7 +31,7 @@ AtLeast1 = Annotated[int, Meta(ge=1)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 
 CANDIDATES = 100  # per ranking, before fusion or reranking
-ALONE = 25  # candidates of a single ranking that nothing orders again
+ALONE_CANDIDATES = 25  # candidates of a single ranking that nothing orders again
 WEIGHT = (
     0.5  # of the vectors in weighted fusion: the best on queries that the embedded model never saw
 )
@@ -206,9 +206,9 @@ class Options:
         if self.diversity or reads_more:
             return self.candidates
         if self.mode == "lexical":
-            return max(ALONE, self.last)
+            return max(ALONE_CANDIDATES, self.last)
         if self.mode == "dense" and self.unit == "document":
-            return min(ALONE, self.candidates)
+            return min(ALONE_CANDIDATES, self.candidates)
         return self.candidates
 
     @property

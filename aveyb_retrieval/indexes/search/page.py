@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from aveyb_retrieval.indexes.engine import EngineView
-    from aveyb_retrieval.indexes.search.best_passages import BestPassages
+    from aveyb_retrieval.indexes.search.best_passages import PassageScorer
     from aveyb_retrieval.indexes.search.evidence import Evidence
     from aveyb_retrieval.indexes.types import IntArray, Kind
 
 
 @dataclass(frozen=True, eq=False)
-class Page:
+class ResultsPage:
     """What a search shows.
 
     Attributes:
@@ -41,12 +41,12 @@ class Page:
     earlier: Mapping[int, Sequence[int]]
 
 
-NOTHING_SHOWN = Page(Matches.joined([]), {}, {})
+NOTHING_SHOWN = ResultsPage(Matches.joined([]), {}, {})
 
 
 def take_page(
-    evidence: Evidence, ranking: Iterator[Matches], passages: BestPassages | None
-) -> Page:
+    evidence: Evidence, ranking: Iterator[Matches], passages: PassageScorer | None
+) -> ResultsPage:
     """Take the page that the options ask for, and as little of the ranking as it needs.
 
     `passages` are those that speak for documents; None in a search for passages.
@@ -68,7 +68,7 @@ def take_page(
     else:
         matches = matches.take(sorted_rows(evidence, Sort.parse(options.sort), matches))
     shown_matches = matches.take(slice(options.offset, options.last))
-    return Page(shown_matches, copies, earlier)
+    return ResultsPage(shown_matches, copies, earlier)
 
 
 def _matching(evidence: Evidence, ranking: Iterator[Matches]) -> Iterator[Matches]:

@@ -3,8 +3,9 @@
 With w the weight of the vectors (0.5 but where options say otherwise), known the share of a passage
 that the model knows, and background the mean cosine of all vectors with the question:
 
-    r(p) = 2 (w COSINE known (cosine - background) + (1 - w) coverage of the question's words)
-    s(p) = r(p) at w = 0.5, + NEIGHBOR times that of the better passage beside p
+    r(p) = 2 (w COSINE_WEIGHT known (cosine - background)
+              + (1 - w) coverage of the question's words)
+    s(p) = r(p) at w = 0.5, + NEIGHBOR_WEIGHT times that of the better passage beside p
 
 No part of r(p) is divided by the best one of the question, so that equal numbers mean the same for
 every question.
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 # weights of the cosine and of the better neighbor in s(p), where the words' coverage has 1: fitted
 # by benchmarks/cpu/fit.py
-COSINE = 2.0
-NEIGHBOR = 0.3
+COSINE_WEIGHT = 2.0
+NEIGHBOR_WEIGHT = 0.3
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,9 +147,9 @@ def score_hybrid(
     """Score passages, numbers `[n]` ascending, by cosines `[n]`, words, and those neighbors that
     are among them. `known` `[n]` says how well the model knows each and the question, 0 to 1.
     """
-    near = COSINE * known * (cosine - background)
+    near = COSINE_WEIGHT * known * (cosine - background)
     own = _together(near, words, 0.5)
-    score = own + NEIGHBOR * better_neighbor(ids, own)
+    score = own + NEIGHBOR_WEIGHT * better_neighbor(ids, own)
     return PassageScores(ids, score, score, cosine, words, near)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.sentences import Span
 
 _MAX_TOKEN_CHARACTERS = 16  # in the mean: of a longer text no more can fit
-_MAX_WRITTEN = 100  # characters of a date or an author
+_MAX_WRITTEN_CHARACTERS = 100  # characters of a date or an author
 _PIECE = re.compile(r"[^\W\d_]{1,5}|\d{1,3}|[^\w\s]|_|\n+")
 # any brackets but "(2)", behind any signs: a model may take "**\uff3b2\uff3d" for "[2]"
 _LIKE_HEAD = regex.compile(
@@ -131,7 +131,7 @@ def _trimmed_block(hit: Hit, max_tokens: int, count: Callable[[str], int]) -> st
 
 def _block(number: int, hit: Hit, text: str | None = None, span: Span | None = None) -> str:
     """Write a hit, or a part of it: `text`, the characters `span` of its document."""
-    written = [value[:_MAX_WRITTEN] for value in (hit.date, hit.author) if value]
+    written = [value[:_MAX_WRITTEN_CHARACTERS] for value in (hit.date, hit.author) if value]
     place = ", ".join([hit.id, *written, *([hit.place] if hit.place else [])])
     span = span or hit.span
     place += f", characters {span[0]}-{span[1]}" if span else ""

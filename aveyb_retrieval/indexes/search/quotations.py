@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
 # characters between two quotation marks; a mark further away belongs to another quotation
-LONGEST = 20_000
+MAX_ANSWER_CHARACTERS = 20_000
 UNSPACED = (  # scripts written without spaces
     "\u0e00-\u0eff\u1780-\u17ff\u1000-\u109f\u2e80-\u9fff\uac00-\ud7a3"
 )
@@ -58,7 +58,7 @@ _ALL = "".join(
 _SIGNS = re.compile(f"``|''|[{re.escape(_ALL)}]")
 # behind an apostrophe
 _NO_OPENING = re.compile(r"(?:\d\ds?|tis|twas|em|til|cause|n|s|t)\b", re.IGNORECASE)
-_DEEPEST = 8  # quotations in one another
+_MAX_QUOTATION_DEPTH = 8  # quotations in one another
 _LONGEST_RANGE = 100  # numbers that one range cites at most
 _CODE = re.compile(
     r"```.*?(?:```|\Z)|~~~.*?(?:~~~|\Z)|(?<!`)(``?)(?!`)[^\n]*?[^`\n]\1(?!`)", re.DOTALL
@@ -224,7 +224,7 @@ class _Pairs:
             waiting = any(opened.sign == sign and opened.maybe >= 0 for opened in self._opened[-1:])
             if waiting and self._answer[at - 2 : at] != "\n\n":
                 self._end_with_apostrophe()
-            self._opened = [*self._opened[1 - _DEEPEST :], _Opened(sign, at)]
+            self._opened = [*self._opened[1 - _MAX_QUOTATION_DEPTH :], _Opened(sign, at)]
 
     def _close_or_wait(self, number: int, sign: str, at: int, after: int) -> None:
         opened, text = self._opened, self._answer
@@ -254,7 +254,7 @@ class _Pairs:
 
     def _close(self, number: int, end: int, after: int) -> None:
         first = self._opened[number].at + len(self._opened[number].sign)
-        if 0 <= end - first <= LONGEST:
+        if 0 <= end - first <= MAX_ANSWER_CHARACTERS:
             self._pairs.append((first, end, after))
         del self._opened[number:]
 

@@ -32,10 +32,12 @@ if TYPE_CHECKING:
 
 QuoteVerdict = Literal["found", "altered", "elsewhere", "absent"]
 
-ALTERED = 0.6  # share of its words that a passage must hold near each other
+ALTERED_SHARE = 0.6  # share of its words that a passage must hold near each other
 LEAST_WORDS = 3  # fewer words that are not found are no quotation, but a word that is named
-_CANDIDATES = 10  # documents and passages in which a quotation is looked for, the best by words
-_TOGETHER = 32  # quotations that are searched at once
+_CANDIDATE_PASSAGES = (
+    10  # documents and passages in which a quotation is looked for, the best by words
+)
+_QUOTATIONS_TOGETHER = 32  # quotations that are searched at once
 # of a document: the name of its index, where several are read together, and its id
 _Id = tuple[str | None, str]
 
@@ -214,8 +216,8 @@ def check_quotes(
     quotes = [(quote, parts) for quote in quotations(answer) if (parts := _parts(quote.text))]
     checker = _Checker(retriever, hits, filter)
     checks: list[QuoteCheck] = []
-    for start in range(0, len(quotes), _TOGETHER):
-        checks += checker.check(quotes[start : start + _TOGETHER])
+    for start in range(0, len(quotes), _QUOTATIONS_TOGETHER):
+        checks += checker.check(quotes[start : start + _QUOTATIONS_TOGETHER])
     return [
         check
         for check, (_, parts) in zip(checks, quotes, strict=True)
@@ -252,7 +254,11 @@ class _Checker:
         """Documents that hold most of each quotation's words, by id, with the characters of their
         passages that do.
         """
-        options: dict[str, Any] = {"k": _CANDIDATES, "mode": "lexical", "filter": self._filter}
+        options: dict[str, Any] = {
+            "k": _CANDIDATE_PASSAGES,
+            "mode": "lexical",
+            "filter": self._filter,
+        }
         by_document = self._retriever.search(quotes, **options)
         by_passage = self._retriever.granularity != "document"
         parts = (
@@ -292,7 +298,7 @@ class _Checker:
         best = None if nearest is None else (*self._text(nearest).nearest(quote), nearest)
         if (
             best is None
-            or best[0] < ALTERED
+            or best[0] < ALTERED_SHARE
             or not _shares_contents(self._text(best[3]), quote, best[1], best[2])
         ):
             version, mark = self._retriever.version, next(iter(quotation.marks), None)
@@ -327,7 +333,8 @@ class _Checker:
             "fold": False,
         }
         names = [
-            self._name(hit) for hit in self._retriever.search(f'"{words}"', _CANDIDATES, **phrase)
+            self._name(hit)
+            for hit in self._retriever.search(f'"{words}"', _CANDIDATE_PASSAGES, **phrase)
         ]
         self._read(names)
         return names

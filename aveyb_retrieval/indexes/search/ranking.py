@@ -12,21 +12,21 @@ from aveyb_retrieval.indexes.search.boost import gains
 from aveyb_retrieval.indexes.search.candidates import find_candidates
 from aveyb_retrieval.indexes.search.fusion import ranked, reciprocal_rank
 from aveyb_retrieval.indexes.search.matches import STRENGTH
-from aveyb_retrieval.indexes.search.passage_scores import COSINE, NEIGHBOR
+from aveyb_retrieval.indexes.search.passage_scores import COSINE_WEIGHT, NEIGHBOR_WEIGHT
 from aveyb_retrieval.indexes.search.scores import score_documents
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from aveyb_retrieval.indexes.search.best_passages import BestPassages
+    from aveyb_retrieval.indexes.search.best_passages import PassageScorer
     from aveyb_retrieval.indexes.search.evidence import Evidence
     from aveyb_retrieval.indexes.search.matches import Matches
     from aveyb_retrieval.indexes.types import EmbedderLike
 
 # weights of late interaction: fitted by benchmarks/cpu/fit.py
 MAXSIM_WEIGHT = 2.0  # where it is added to a weighted fusion of documents
-MAXSIM_CONFIDENCE = 0.75  # where it is added to s(p)
-WEIGHTS = {"cosine": COSINE, "neighbor": NEIGHBOR, "maxsim": MAXSIM_CONFIDENCE}
+PASSAGE_MAXSIM_WEIGHT = 0.75  # where it is added to s(p)
+WEIGHTS = {"cosine": COSINE_WEIGHT, "neighbor": NEIGHBOR_WEIGHT, "maxsim": PASSAGE_MAXSIM_WEIGHT}
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class QueryModel:
     device: str
 
 
-def rank(evidence: Evidence, passages: BestPassages | None) -> Iterator[Matches]:
+def rank(evidence: Evidence, passages: PassageScorer | None) -> Iterator[Matches]:
     """Yield the whole ranking, best first, part by part, as far as it is needed.
 
     A step that loses candidates to the least score is the last one: those of the next would score
@@ -55,7 +55,7 @@ def rank(evidence: Evidence, passages: BestPassages | None) -> Iterator[Matches]
 
 
 def score(
-    evidence: Evidence, passages: BestPassages | None, candidates: Matches
+    evidence: Evidence, passages: PassageScorer | None, candidates: Matches
 ) -> Iterator[Matches]:
     """Yield the candidates of a step with their scores; passages have them already."""
     if passages is None:
@@ -64,7 +64,7 @@ def score(
         yield from score_documents(evidence, passages, candidates)
 
 
-def order(evidence: Evidence, passages: BestPassages | None, part: Matches) -> Matches:
+def order(evidence: Evidence, passages: PassageScorer | None, part: Matches) -> Matches:
     """Put candidates into their last order: rerank, drop those below the least score, boost."""
     if evidence.options.rerank is not None:
         part = _reranked(evidence, passages, part)
@@ -83,7 +83,7 @@ def _rerank_groups(evidence: Evidence, scored: Matches) -> Iterator[Matches]:
 # --- the least score -----------------------------------------------------------------------------
 
 
-def _above_least(evidence: Evidence, passages: BestPassages | None, part: Matches) -> Matches:
+def _above_least(evidence: Evidence, passages: PassageScorer | None, part: Matches) -> Matches:
     options = evidence.options
     least = least_score(evidence)
     if least is None:
@@ -110,7 +110,7 @@ def least_score(evidence: Evidence) -> float | None:
 # --- rerankers -----------------------------------------------------------------------------------
 
 
-def _reranked(evidence: Evidence, passages: BestPassages | None, part: Matches) -> Matches:
+def _reranked(evidence: Evidence, passages: PassageScorer | None, part: Matches) -> Matches:
     options = evidence.options
     assert options.rerank is not None  # else there is nothing to do
     if options.rerank in rerank.LATE_INTERACTION:
@@ -132,7 +132,7 @@ def _by_match(part: Matches, by_key: Mapping[int, float]) -> np.ndarray:
     return np.array([by_key[key] for key in part.keys.tolist()], np.float64)
 
 
-def _maxsim(evidence: Evidence, passages: BestPassages | None, part: Matches) -> dict[int, float]:
+def _maxsim(evidence: Evidence, passages: PassageScorer | None, part: Matches) -> dict[int, float]:
     """Score every match by late interaction, by key: with stored token vectors where the index
     keeps them.
     """
@@ -150,11 +150,11 @@ def _maxsim(evidence: Evidence, passages: BestPassages | None, part: Matches) ->
 
 
 def _with_maxsim(
-    evidence: Evidence, passages: BestPassages | None, part: Matches, maxsim: np.ndarray
+    evidence: Evidence, passages: PassageScorer | None, part: Matches, maxsim: np.ndarray
 ) -> np.ndarray:
     """Add late interaction to the scores of a hybrid search, both `[n]`."""
     if passages is None:
-        return part.part(STRENGTH) + MAXSIM_CONFIDENCE * maxsim
+        return part.part(STRENGTH) + PASSAGE_MAXSIM_WEIGHT * maxsim
     if evidence.options.fusion != "rrf":
         return part.scores + MAXSIM_WEIGHT * maxsim
     keys = part.keys.tolist()
@@ -163,7 +163,7 @@ def _with_maxsim(
     return _by_match(part, reciprocal_rank([before, after]))
 
 
-def _closest(evidence: Evidence, passages: BestPassages | None, part: Matches) -> dict[int, int]:
+def _closest(evidence: Evidence, passages: PassageScorer | None, part: Matches) -> dict[int, int]:
     """By key, the passage of each match that is looked at again, or the document where the index
     has no passages; documents without any are left out.
     """
@@ -175,7 +175,7 @@ def _closest(evidence: Evidence, passages: BestPassages | None, part: Matches) -
 
 
 def _closest_texts(
-    evidence: Evidence, passages: BestPassages | None, part: Matches
+    evidence: Evidence, passages: PassageScorer | None, part: Matches
 ) -> dict[int, str]:
     """By key, the text of each match that is looked at again: a passage, or the whole document
     where it has none.

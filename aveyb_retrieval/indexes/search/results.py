@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.indexes.search.best_passages import ShownScore
+from aveyb_retrieval.indexes.search.best_passages import ScoredPassage
 from aveyb_retrieval.indexes.search.evidence import joined_passages
 from aveyb_retrieval.indexes.search.hit import Result
 from aveyb_retrieval.indexes.search.hit_reader import Chosen, HitReader, make_hit
@@ -22,10 +22,10 @@ from aveyb_retrieval.indexes.types import PASSAGE_BITS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from aveyb_retrieval.indexes.search.best_passages import BestPassages
+    from aveyb_retrieval.indexes.search.best_passages import PassageScorer
     from aveyb_retrieval.indexes.search.evidence import Evidence
     from aveyb_retrieval.indexes.search.matches import Matches
-    from aveyb_retrieval.indexes.search.page import Page
+    from aveyb_retrieval.indexes.search.page import ResultsPage
     from aveyb_retrieval.indexes.store.tables import ShownPassage
     from aveyb_retrieval.indexes.store.words import Language
 
@@ -35,8 +35,8 @@ SHOWN_PARTS = ("dense", "lexical", "passage", "maxsim", "cross-encoder", "boost"
 
 def make_result(
     evidence: Evidence,
-    passages: BestPassages | None,
-    page: Page,
+    passages: PassageScorer | None,
+    page: ResultsPage,
     rules: Language,
 ) -> Result:
     """Make the hits of a page, with what is known of the question."""
@@ -70,7 +70,7 @@ def make_result(
     return Result(hits, question.words, question.unmet, partial(suggest, question.text, view))
 
 
-def make_pairs(evidence: Evidence, page: Page) -> list[tuple[str, float]]:
+def make_pairs(evidence: Evidence, page: ResultsPage) -> list[tuple[str, float]]:
     """Name what a page shows: (id of the document, score)."""
     docs = page.matches.docs.tolist()
     listed = list(dict.fromkeys(docs))
@@ -82,7 +82,7 @@ def make_pairs(evidence: Evidence, page: Page) -> list[tuple[str, float]]:
     ]
 
 
-def _shown_scores(passages: BestPassages | None, matches: Matches) -> list[list[ShownScore]]:
+def _shown_scores(passages: PassageScorer | None, matches: Matches) -> list[list[ScoredPassage]]:
     """The passages that each match shows, best first."""
     if passages is not None:
         best = passages.scores_shown(matches)
@@ -90,7 +90,7 @@ def _shown_scores(passages: BestPassages | None, matches: Matches) -> list[list[
     confidences = matches.part("confidence")
     return [
         [
-            ShownScore(
+            ScoredPassage(
                 int(matches.keys[row]),
                 float(matches.scores[row]),
                 _shown_parts(matches, row),
@@ -119,7 +119,7 @@ def _contexts(evidence: Evidence, passages: list[int]) -> dict[int, range]:
     return dict(zip(passages, (range(*pair) for pair in ends), strict=True))
 
 
-def _chosen(passage: ShownScore, passages: Mapping[int, ShownPassage]) -> Chosen:
+def _chosen(passage: ScoredPassage, passages: Mapping[int, ShownPassage]) -> Chosen:
     span, text = joined_passages([passages[passage.number]])
     return Chosen(span, text, passages[passage.number].heading, passage.score, passage.parts)
 

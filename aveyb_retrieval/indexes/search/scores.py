@@ -13,7 +13,7 @@ from aveyb_retrieval.indexes.search.question import NO_VECTOR
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aveyb_retrieval.indexes.search.best_passages import BestPassages
+    from aveyb_retrieval.indexes.search.best_passages import PassageScorer
     from aveyb_retrieval.indexes.search.evidence import Evidence
     from aveyb_retrieval.indexes.search.matches import Matches
     from aveyb_retrieval.indexes.types import IntArray
@@ -42,7 +42,7 @@ def score_passages(evidence: Evidence, ids: IntArray) -> PassageScores:
 
 
 def score_documents(
-    evidence: Evidence, passages: BestPassages, candidates: Matches
+    evidence: Evidence, passages: PassageScorer, candidates: Matches
 ) -> Iterator[Matches]:
     """Add to each document's fused score that of its best passage, times the share of passages that
     are not the only one of their document.
@@ -61,7 +61,7 @@ def score_documents(
         yield _with_best_passage(evidence, passages, candidates.take(slice(start, start + size)))
 
 
-def _with_best_passage(evidence: Evidence, passages: BestPassages, part: Matches) -> Matches:
+def _with_best_passage(evidence: Evidence, passages: PassageScorer, part: Matches) -> Matches:
     info = evidence.view.info
     by_document = aligned(part.docs, *passages.of_document_scores(part.docs))
     # the only passage of a document says what the document has said already

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.search import rerank
-from aveyb_retrieval.indexes.search.best_passages import BestPassages
+from aveyb_retrieval.indexes.search.best_passages import PassageScorer
 from aveyb_retrieval.indexes.search.by_vector import NOTHING_NEAR, unit_queries
 from aveyb_retrieval.indexes.search.evidence import (
     DocumentReader,
@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from aveyb_retrieval.indexes.engine import EngineView, Selection
-    from aveyb_retrieval.indexes.search.by_vector import Nearest
+    from aveyb_retrieval.indexes.search.by_vector import NearestMatches
     from aveyb_retrieval.indexes.search.hit import Result
     from aveyb_retrieval.indexes.search.options import Options
-    from aveyb_retrieval.indexes.search.page import Page
+    from aveyb_retrieval.indexes.search.page import ResultsPage
     from aveyb_retrieval.indexes.search.ranking import QueryModel
     from aveyb_retrieval.indexes.types import FloatArray
 
@@ -99,18 +99,18 @@ def find_hits(search: Search, evidence: Evidence) -> Result:
     return make_result(evidence, passages, page, search.view.language)
 
 
-def find_page(evidence: Evidence, passages: BestPassages | None) -> Page:
+def find_page(evidence: Evidence, passages: PassageScorer | None) -> ResultsPage:
     """Rank candidates and take the page that the options ask for."""
     if not evidence.view.count(evidence.options.unit, evidence.question.selection):
         return NOTHING_SHOWN
     return take_page(evidence, rank(evidence, passages), passages)
 
 
-def best_passages(search: Search, evidence: Evidence) -> BestPassages | None:
+def best_passages(search: Search, evidence: Evidence) -> PassageScorer | None:
     """Return what scores the passages of documents, when they are asked for; None in a search for
     passages.
     """
-    return BestPassages(evidence) if search.options.unit == "document" else None
+    return PassageScorer(evidence) if search.options.unit == "document" else None
 
 
 def gather_evidence(search: Search, texts: Sequence[str]) -> Iterator[Evidence]:
@@ -171,7 +171,9 @@ def _with_nearest(
         yield _evidence(search, encoded, ranked, of_question)
 
 
-def _evidence(search: Search, question: Question, words: WordRankings, near: Nearest) -> Evidence:
+def _evidence(
+    search: Search, question: Question, words: WordRankings, near: NearestMatches
+) -> Evidence:
     return Evidence(
         search.view,
         question,

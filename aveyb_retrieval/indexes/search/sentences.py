@@ -35,7 +35,7 @@ _NAMES = regex.compile(rf"^(?={_CELLS}.*\n{_CELLS})(?<!^{_CELLS}.*\n)", re.MULTI
 _QUESTION = re.compile("[?\uff1f\u061f][\\s>\"'\u201d\u00bb]*$")  # of a sentence
 # of an item of a list
 _MARK = re.compile(r"[\s>]{0,20}\(?(?:\d{1,3}|[A-Za-z]|[ivxIVX]{2,5})[.)]\s*")
-_REPEATED = 0.3  # of the nearness of a sentence that a mail only repeats
+_REPEATED_WEIGHT = 0.3  # of the nearness of a sentence that a mail only repeats
 _SHARP, _NAMED, _LEAST = 4, 0.95, 0.001  # as benchmarks/cpu/citations.py found them
 
 
@@ -225,7 +225,7 @@ def _count_repetitions_less(
         if any(first <= start < last for first, last in repeated):
             if re.search(r"\w", passage[body:stop]):
                 question = nearest[place].copy() if _QUESTION.search(passage, start, stop) else None
-            nearest[place] *= _REPEATED
+            nearest[place] *= _REPEATED_WEIGHT
         elif re.search(r"\w", passage[body:stop]):
             if question is not None:
                 nearest[place] = np.maximum(nearest[place], question)

@@ -24,7 +24,7 @@ from aveyb_retrieval.indexes.search.passage_scores import weigh
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.languages import rules_of
 from aveyb_retrieval.indexes.store.tables import PARTS, StoredPassages
-from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
+from aveyb_retrieval.indexes.store.vocabulary import IndexVocabulary
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
 
 if TYPE_CHECKING:
@@ -223,12 +223,12 @@ class SeveralView:
         return _sums([view.holding(words) for view in self.views])
 
     @cached_property
-    def vocabulary(self) -> Vocabulary | None:
+    def vocabulary(self) -> IndexVocabulary | None:
         lists = [words for view in self.views if (words := view.vocabulary) is not None]
         if len(lists) < len(self.views):
             return None
         fresh = sum((Counter(words.fresh) for words in lists), Counter[str]())
-        return Vocabulary([part for words in lists for part in words.parts], fresh)
+        return IndexVocabulary([part for words in lists for part in words.parts], fresh)
 
     def narrow(
         self, selection: Selection | None, kind: Kind, conditions: Sequence[Sought]

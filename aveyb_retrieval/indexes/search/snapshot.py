@@ -13,9 +13,9 @@ import numpy as np
 
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.encoding import AUTO
-from aveyb_retrieval.indexes.engine import MAX_DOCUMENTS_CALLED, SAMPLE, EngineInfo
-from aveyb_retrieval.indexes.nearest.tiers import Nearest
-from aveyb_retrieval.indexes.search.named_documents import MAX_CALLED, read_called
+from aveyb_retrieval.indexes.engine import MAX_DOCUMENTS_CALLED, SAMPLE_DOCUMENTS, EngineInfo
+from aveyb_retrieval.indexes.nearest.tiers import VectorSearcher
+from aveyb_retrieval.indexes.search.named_documents import MAX_CALLED_DOCUMENTS, read_called
 from aveyb_retrieval.indexes.search.remembered import Remembered
 from aveyb_retrieval.indexes.search.selections import Allowed, SelectionCache
 from aveyb_retrieval.indexes.store import filters
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         ShownPassage,
         StoredPassages,
     )
-    from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
+    from aveyb_retrieval.indexes.store.vocabulary import IndexVocabulary
     from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import FloatArray, IntArray, Kind
 
@@ -132,7 +132,7 @@ class Snapshot:
         self._filters = SelectionCache(FILTER_CACHE_BYTES)
         self._parts = SelectionCache(PART_CACHE_BYTES)
         self._titled = Remembered[StoredDocument](MAX_TITLED_DOCUMENTS)
-        self._called = Remembered[CalledBy](MAX_CALLED)
+        self._called = Remembered[CalledBy](MAX_CALLED_DOCUMENTS)
         old = before if before is not None and before.manifest.build == manifest.build else None
         if not index_dir.holds_checked:
             check_files(manifest, root, full=full_check, known=old.manifest.files if old else None)
@@ -143,8 +143,8 @@ class Snapshot:
         self.tokens = (
             None if codec is None else StoredTokens(self.tables, encoding.tokens_of, codec)
         )
-        self._nearest: dict[Kind, Nearest] = {
-            kind: Nearest.open(
+        self._nearest: dict[Kind, VectorSearcher] = {
+            kind: VectorSearcher.open(
                 root,
                 kind,
                 manifest.tiers,
@@ -334,8 +334,8 @@ class Snapshot:
         """The mean `[d]` of the vectors of those of some documents whose ids have the
         least hashes.
         """
-        if len(docs) > SAMPLE:
-            docs = docs[np.argpartition(ranks, SAMPLE)[:SAMPLE]]
+        if len(docs) > SAMPLE_DOCUMENTS:
+            docs = docs[np.argpartition(ranks, SAMPLE_DOCUMENTS)[:SAMPLE_DOCUMENTS]]
         kind: Kind = "document" if "document" in self.kinds else "passage"
         numbers = np.sort(docs) if kind == "document" else self.tables.passage_numbers(docs)
         vectors = self.vectors(kind, numbers)
@@ -462,7 +462,7 @@ class Snapshot:
         return [min(count, total) for count in self.tables.of(kind).vocabulary().counts(words)]
 
     @property
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self) -> IndexVocabulary:
         return self.tables.texts.vocabulary(self.tables.forms)
 
     def narrow(

@@ -21,7 +21,7 @@ from aveyb_retrieval.indexes.search.selections import Allowed
 from aveyb_retrieval.indexes.search.several import SeveralView
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.filters import compile_filter
-from aveyb_retrieval.indexes.store.tables import MOST_GIVEN, most_frequent
+from aveyb_retrieval.indexes.store.tables import MAX_GIVEN_ROWS, most_frequent
 from aveyb_retrieval.indexes.types import check_ids
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
     from aveyb_retrieval.indexes.types import IntArray
 
-BATCH = 256  # documents that are read at once
-IDS = 8192  # ids that are
-LISTED = 200  # documents from which on folders are counted
-_BEGINNING = 4000  # characters in which a document's first heading is looked for
+BATCH_DOCUMENTS = 256  # documents that are read at once
+BATCH_IDS = 8192  # ids that are
+LISTED_DOCUMENTS = 200  # documents from which on folders are counted
+_BEGINNING_CHARACTERS = 4000  # characters in which a document's first heading is looked for
 SECONDS = 1.0  # of processor time that an expression may take over all documents
-MOST_MATCHES = 1000
-LONGEST_PATTERN = 1000
-CONTEXT = 100  # characters beside a match, up to the ends of its line
+MAX_MATCHES = 1000
+MAX_PATTERN_CHARACTERS = 1000
+CONTEXT_CHARACTERS = 100  # characters beside a match, up to the ends of its line
 CHARACTERS = 4  # of a token, at least, in most scripts that are written with spaces
 
 
@@ -69,7 +69,7 @@ class Document:
             return self.title
         lines = (
             heading.words
-            for heading in outline(self.text[:_BEGINNING]).headings
+            for heading in outline(self.text[:_BEGINNING_CHARACTERS]).headings
             if not heading.caption
         )
         return next(lines, self.id)
@@ -89,7 +89,7 @@ class Match:
         id: Id of the document.
         title: Title of the document.
         span: The characters `[start, end)` of the match in its text.
-        line: The line around the match, at most `CONTEXT` characters on either side.
+        line: The line around the match, at most `CONTEXT_CHARACTERS` characters on either side.
         page: The page of the match, counted from 1; None if the document has no pages.
     """
 
@@ -236,8 +236,10 @@ class Documents:
         """
         if not isinstance(field, str):
             raise ConfigError(f"field={field!r}: must be the name of a field")
-        if not isinstance(limit, int) or isinstance(limit, bool) or not 0 < limit <= MOST_GIVEN:
-            raise ConfigError(f"limit={limit!r}: must be a whole number from 1 to {MOST_GIVEN:,}")
+        if not isinstance(limit, int) or isinstance(limit, bool) or not 0 < limit <= MAX_GIVEN_ROWS:
+            raise ConfigError(
+                f"limit={limit!r}: must be a whole number from 1 to {MAX_GIVEN_ROWS:,}"
+            )
         where = within(filter, ids)
         with self._engine.view() as view:
             if not isinstance(view, SeveralView):
@@ -268,11 +270,11 @@ class Documents:
         Raises ConfigError where the expression is none, too long, or takes longer than 1 s of
         processor time (reading the texts aside), or `limit` is out of range.
         """
-        if not 1 <= limit <= MOST_MATCHES:
-            raise ConfigError(f"limit={limit}: must be 1 to {MOST_MATCHES:,}")
-        if not pattern or len(pattern) > LONGEST_PATTERN:
+        if not 1 <= limit <= MAX_MATCHES:
+            raise ConfigError(f"limit={limit}: must be 1 to {MAX_MATCHES:,}")
+        if not pattern or len(pattern) > MAX_PATTERN_CHARACTERS:
             raise ConfigError(
-                f"pattern of {len(pattern):,} characters: must have 1 to {LONGEST_PATTERN:,}"
+                f"pattern of {len(pattern):,} characters: must have 1 to {MAX_PATTERN_CHARACTERS:,}"
             )
         try:
             expression = regex.compile(
@@ -286,8 +288,8 @@ class Documents:
         matcher = _Matcher(expression)
         with self._engine.view() as view:
             numbers = view.matching(view.select({} if filter is None else filter)).tolist()
-            for start in range(0, len(numbers), BATCH):
-                batch = numbers[start : start + BATCH]
+            for start in range(0, len(numbers), BATCH_DOCUMENTS):
+                batch = numbers[start : start + BATCH_DOCUMENTS]
                 # texts alone: what else a match shows is read of the few documents that match
                 texts = view.documents(batch, ("text",))
                 spans = {}
@@ -319,9 +321,13 @@ class Documents:
         """
         with self._engine.view() as view:
             folders, docs = _folder(view, view.select({} if filter is None else filter), under)
-            listed = [(under + name, count) for name, count in folders[offset : offset + LISTED]]
+            listed = [
+                (under + name, count) for name, count in folders[offset : offset + LISTED_DOCUMENTS]
+            ]
             first = max(0, offset - len(folders))
-            documents = list(_fetch(view, docs[first : first + LISTED - len(listed)].tolist()))
+            documents = list(
+                _fetch(view, docs[first : first + LISTED_DOCUMENTS - len(listed)].tolist())
+            )
         return Contents(
             listed,
             documents,
@@ -364,17 +370,17 @@ def _folder(view: EngineView, selection: Any, under: str) -> tuple[list[tuple[st
         return remembered
     docs = view.matching(selection)
     folders = Counter[str]()
-    if under or len(docs) > LISTED:
+    if under or len(docs) > LISTED_DOCUMENTS:
         names: dict[int, str] = {}
         numbers = docs.tolist()
-        for start in range(0, len(numbers), IDS):
-            stored = view.documents(numbers[start : start + IDS], ())
+        for start in range(0, len(numbers), BATCH_IDS):
+            stored = view.documents(numbers[start : start + BATCH_IDS], ())
             names |= {
                 doc: document.id[len(under) :]
                 for doc, document in stored.items()
                 if document.id.startswith(under)
             }
-        if len(names) > LISTED:
+        if len(names) > LISTED_DOCUMENTS:
             folders.update(name[: name.index("/") + 1] for name in names.values() if "/" in name)
         listed = sorted(doc for doc, name in names.items() if not folders or "/" not in name)
         docs = np.array(listed, np.int64)
@@ -425,8 +431,8 @@ def _matching(
 
 
 def _fetch(view: EngineView, numbers: Sequence[int]) -> Iterator[Document]:
-    for start in range(0, len(numbers), BATCH):
-        batch = numbers[start : start + BATCH]
+    for start in range(0, len(numbers), BATCH_DOCUMENTS):
+        batch = numbers[start : start + BATCH_DOCUMENTS]
         documents = view.documents(batch)
         for number in batch:
             if number not in documents:
@@ -450,9 +456,9 @@ def _no_text(view: EngineView, number: int) -> IndexFormatError:
 
 def _match(document: Document, span: tuple[int, int]) -> Match:
     text, (start, stop) = document.text, span
-    first = max(text.rfind("\n", 0, start) + 1, start - CONTEXT)
+    first = max(text.rfind("\n", 0, start) + 1, start - CONTEXT_CHARACTERS)
     end = text.find("\n", stop)
-    last = min(len(text) if end < 0 else end, stop + CONTEXT)
+    last = min(len(text) if end < 0 else end, stop + CONTEXT_CHARACTERS)
     page = _page(document, start)
     return Match(document.id, document.title, span, text[first:last].strip(), page and page.number)
 

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.engine import EngineView
     from aveyb_retrieval.indexes.types import Kind
 
-LOOKED_UP = 50  # words of a query, the first ones, that others may be suggested for
-SUGGESTED = 3  # words in place of one that no document has
-READ_FOR_ONE = 3  # texts in which a suggested word is looked for as it is written
+LOOKED_UP_WORDS = 50  # words of a query, the first ones, that others may be suggested for
+SUGGESTED_WORDS = 3  # words in place of one that no document has
+TEXTS_PER_SUGGESTION = 3  # texts in which a suggested word is looked for as it is written
 
 
 def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:
@@ -23,7 +23,7 @@ def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:
     """
     rules, vocabulary = view.language, view.vocabulary
     suggested, query_words = {}, {*rules.words(query)}
-    for word in islice(dict.fromkeys(WORD.findall(query)) if vocabulary else (), LOOKED_UP):
+    for word in islice(dict.fromkeys(WORD.findall(query)) if vocabulary else (), LOOKED_UP_WORDS):
         form, stored, unspaced = (
             rules.form(word),
             rules.in_order(word),
@@ -49,7 +49,7 @@ def suggest(query: str, view: EngineView) -> dict[str, tuple[str, ...]]:
         )
         # some documents may be deleted
         held = (candidate for candidate in order if any(view.holding(rules.in_order(candidate))))
-        if meant := tuple(islice(held, SUGGESTED)):
+        if meant := tuple(islice(held, SUGGESTED_WORDS)):
             suggested[word] = tuple(
                 dict.fromkeys(_as_written(candidate, view) for candidate in meant)
             )
@@ -62,7 +62,8 @@ def _as_written(form: str, view: EngineView) -> str:
     """
     kind: Kind = "passage" if "passage" in view.encoding.kinds else "document"
     numbers = [
-        number for number, _ in view.by_words(kind, view.language.in_order(form), READ_FOR_ONE)
+        number
+        for number, _ in view.by_words(kind, view.language.in_order(form), TEXTS_PER_SUGGESTION)
     ]
     texts = (
         view.shown_passages(numbers) if kind == "passage" else view.documents(numbers, ("text",))

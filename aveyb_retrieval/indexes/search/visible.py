@@ -21,7 +21,7 @@ from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.search.snapshot import Renamed, Snapshot
 from aveyb_retrieval.indexes.store.filters import OWN
 from aveyb_retrieval.indexes.store.postings import bm25
-from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
+from aveyb_retrieval.indexes.store.vocabulary import IndexVocabulary
 from aveyb_retrieval.indexes.types import Kind, find_in, rank_of
 
 if TYPE_CHECKING:
@@ -204,8 +204,8 @@ class VisibleSnapshot(Snapshot):
         return self._lists[kind, word]
 
     @property
-    def vocabulary(self) -> Vocabulary:
-        return Vocabulary([VisibleWords(super().vocabulary, self.tables, self._seen.docs)], {})
+    def vocabulary(self) -> IndexVocabulary:
+        return IndexVocabulary([VisibleWords(super().vocabulary, self.tables, self._seen.docs)], {})
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class VisibleWords:
     each.
     """
 
-    words: Vocabulary  # of all documents
+    words: IndexVocabulary  # of all documents
     tables: Tables
     docs: IntArray  # those that can be seen, ascending
 

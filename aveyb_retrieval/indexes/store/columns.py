@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import BoolArray, IntArray
 
 _BLANKS = bytes(code if code >= 128 or chr(code).isalnum() else ord(" ") for code in range(256))
-LONG_TEXT = 1 << 22  # characters
-_LOW = (1 << 32) - 1
-_AT_ONCE = 1 << 14  # different words of rows: so many are told apart in a processor's cache
+LONG_TEXT_CHARACTERS = 1 << 22  # characters
+_LOW_BITS = (1 << 32) - 1
+_WORDS_AT_ONCE = 1 << 14  # different words of rows: so many are told apart in a processor's cache
 Text: TypeAlias = "tuple[str, str, IntArray, Sequence[str]]"
 """A title, a text, the characters `[start, stop)` of its passages `[n, 2]`, and what stands over
 each.
@@ -42,7 +42,7 @@ def word_columns(rules: Language, texts: Iterable[Text]) -> tuple[pa.Array, pa.A
     A long text is read part by part, as this takes some twenty times the memory of a text.
     """
     columns = []
-    for is_long, group in groupby(texts, key=lambda text: len(text[1]) >= LONG_TEXT):
+    for is_long, group in groupby(texts, key=lambda text: len(text[1]) >= LONG_TEXT_CHARACTERS):
         if is_long:
             columns += [_columns_of_long(rules, text) for text in group]
         else:
@@ -73,7 +73,7 @@ def _spaced(words: Iterable[str]) -> pa.Array:
 
 
 def _parts(text: Text) -> Iterator[Text]:
-    """Parts of a text that begin where passages do, of `LONG_TEXT` characters or a little more."""
+    """Parts of a text that begin where passages do, of `LONG_TEXT_CHARACTERS` or a little more."""
     title, whole, spans, headings = text
     stops = np.maximum.accumulate(np.append(0, spans[:, 1]))[:-1]  # of all passages before each
     starts = np.minimum.accumulate(spans[::-1, 0])[::-1]  # of each, or of one behind it
@@ -81,7 +81,7 @@ def _parts(text: Text) -> Iterator[Text]:
     begin = first = 0
     for row in np.flatnonzero(is_apart).tolist():
         start = int(starts[row])
-        if start - begin >= LONG_TEXT and whole[start - 1].isspace():
+        if start - begin >= LONG_TEXT_CHARACTERS and whole[start - 1].isspace():
             yield title, whole[begin:start], spans[first:row] - begin, headings[first:row]
             title, begin, first = "", start, row
     yield title, whole[begin:], spans[first:] - begin, headings[first:]
@@ -231,13 +231,13 @@ def _written(forms: Sequence[str], numbers: IntArray, counts: IntArray) -> pa.Ar
     others = np.repeat(rows[several], more) | form[ranges(first[numbers[several]] + 1, more)]
     every = np.insert(rows | form[first][numbers], np.repeat(several + 1, more), others)
     # where some rows begin: rows ascend
-    edges = np.searchsorted(every, np.unique(every[::_AT_ONCE] & ~_LOW))
+    edges = np.searchsorted(every, np.unique(every[::_WORDS_AT_ONCE] & ~_LOW_BITS))
     once = np.concatenate([pa.array(piece).unique().to_numpy() for piece in np.split(every, edges)])
-    once = once[(once & _LOW) > 0]  # without ""
+    once = once[(once & _LOW_BITS) > 0]  # without ""
     words = pa.array(
         [*(f" {form}" for form in flat.dictionary.to_pylist()), " "], pa.large_string()
     )
-    return _column(words, once & _LOW, np.bincount(once >> 32, minlength=len(counts)))
+    return _column(words, once & _LOW_BITS, np.bincount(once >> 32, minlength=len(counts)))
 
 
 def _column(words: pa.Array, numbers: IntArray, counts: IntArray) -> pa.Array:

@@ -30,10 +30,10 @@ MAX_SMALL_PIECES = 16  # not indexed or merged yet: more are put together within
 MAX_UNINDEXED_ROWS = 128  # looked through by every search, which costs about a millisecond
 LARGE_PIECE_ROWS = 1 << 16  # a piece of so many is merged only to drop deleted rows
 MAX_DELETED_SHARE = 0.2  # a piece with a larger share of deleted rows is written again
-_LISTED = 4096  # numbers in one condition
+_LISTED_NUMBERS = 4096  # numbers in one condition
 
 
-class Dataset:
+class LanceTable:
     """A Lance dataset, open at one version.
 
     Reading is safe from many threads; one writer moves it on.
@@ -44,7 +44,7 @@ class Dataset:
         path: Path,
         key: str,
         opened: lance.LanceDataset,
-        before: Dataset | None = None,
+        before: LanceTable | None = None,
     ) -> None:
         self.path = path
         self.key = key  # the column of our numbers, int64
@@ -61,9 +61,9 @@ class Dataset:
         path: Path,
         version: int,
         key: str,
-        before: Dataset | None = None,
+        before: LanceTable | None = None,
         address: str | None = None,
-    ) -> Dataset:
+    ) -> LanceTable:
         """Open a version; `before` is the same dataset at another one, whose fragments need not be
         read again, `address` where Lance reads it if not all of its files are at `path`.
         """
@@ -97,7 +97,7 @@ class Dataset:
         self._deletions = frozenset(named)
 
     @classmethod
-    def create(cls, path: Path, schema: pa.Schema, key: str) -> Dataset:
+    def create(cls, path: Path, schema: pa.Schema, key: str) -> LanceTable:
         """Make an empty dataset; one that is there gets a new version, and its old ones stay."""
         import lance
 
@@ -202,8 +202,8 @@ class Dataset:
 
     def delete(self, numbers: IntArray) -> None:
         """Delete the rows of these numbers; those that are not there are fine."""
-        for start in range(0, len(numbers), _LISTED):
-            listed = ",".join(map(str, numbers[start : start + _LISTED].tolist()))
+        for start in range(0, len(numbers), _LISTED_NUMBERS):
+            listed = ",".join(map(str, numbers[start : start + _LISTED_NUMBERS].tolist()))
             self._lance.delete(f"{self.key} IN ({listed})")
         self._moved(self._lance)
 

@@ -52,14 +52,14 @@ _MAX_DEPTH = 20
 _MAX_VALUES = 10_000
 
 
-class Condition(NamedTuple):
+class FilterCondition(NamedTuple):
     """SQL of a condition on the table `documents`, and its parameters."""
 
     sql: str
     parameters: tuple[Scalar, ...]
 
 
-ALL, NOTHING = Condition("1 = 1", ()), Condition("1 = 0", ())
+ALL, NOTHING = FilterCondition("1 = 1", ()), FilterCondition("1 = 0", ())
 
 
 def field_keys(field: str) -> list[str]:
@@ -90,7 +90,7 @@ def json_path(field: str) -> str:
     return "$" + "".join(f".{json.dumps(key, ensure_ascii=False)}" for key in field_keys(field))
 
 
-def compile_filter(where: Filter) -> Condition:
+def compile_filter(where: Filter) -> FilterCondition:
     """Compile a filter into a condition of Lance's SQL on the table `documents`."""
     compiler = LanceFilters()
     compiler.own = _OwnFilters()  # conditions on what is a document's own, too
@@ -134,49 +134,49 @@ class FilterCompiler(ABC):
 
     own: FilterCompiler | None = None
 
-    def compile(self, where: object) -> Condition:
+    def compile(self, where: object) -> FilterCondition:
         return self._all_of(where, 0)
 
-    def equal(self, field: str, value: Scalar) -> Condition:
+    def equal(self, field: str, value: Scalar) -> FilterCondition:
         """Some element of the field is this value."""
         return self.one_of(field, [value])
 
     @abstractmethod
-    def one_of(self, field: str, values: Sequence[Scalar]) -> Condition:
+    def one_of(self, field: str, values: Sequence[Scalar]) -> FilterCondition:
         """Some element of the field is one of these values."""
 
     @abstractmethod
-    def compare(self, field: str, operator: str, value: str | int | float) -> Condition:
+    def compare(self, field: str, operator: str, value: str | int | float) -> FilterCondition:
         """Some element of the field is of the value's type and <, <=, > or >= it."""
 
     @abstractmethod
-    def starts_with(self, field: str, text: str) -> Condition:
+    def starts_with(self, field: str, text: str) -> FilterCondition:
         """Some element of the field is a string that begins with this text, letter by letter."""
 
     @abstractmethod
-    def is_list(self, field: str) -> Condition:
+    def is_list(self, field: str) -> FilterCondition:
         """The field is a list."""
 
     @abstractmethod
-    def has_part(self, field: str, text: str) -> Condition:
+    def has_part(self, field: str, text: str) -> FilterCondition:
         """The field is a string that holds this text, letter by letter."""
 
     @abstractmethod
-    def exists(self, field: str) -> Condition:
+    def exists(self, field: str) -> FilterCondition:
         """The field is there, even if it is null."""
 
     @abstractmethod
-    def is_empty(self, field: str) -> Condition:
+    def is_empty(self, field: str) -> FilterCondition:
         """The field is "", [], {}, null or missing."""
 
-    def _all_of(self, where: object, depth: int) -> Condition:
+    def _all_of(self, where: object, depth: int) -> FilterCondition:
         if not isinstance(where, Mapping):
             raise ConfigError(f"filter: {where!r} is not a mapping of fields to conditions")
         if depth > _MAX_DEPTH:
             raise ConfigError(f"filter: nested more than {_MAX_DEPTH} levels deep")
         return join(" AND ", [self._entry(key, value, depth) for key, value in where.items()])
 
-    def _entry(self, key: object, value: object, depth: int) -> Condition:
+    def _entry(self, key: object, value: object, depth: int) -> FilterCondition:
         if not isinstance(key, str):
             raise _not_a_key(key)
         if key in ("$and", "$or"):
@@ -202,7 +202,7 @@ class FilterCompiler(ABC):
             )
         return self.own._field(key, value, depth)
 
-    def _field(self, field: str, value: object, depth: int) -> Condition:
+    def _field(self, field: str, value: object, depth: int) -> FilterCondition:
         if not isinstance(value, Mapping):
             return self._operator(field, "$eq", value, depth)
         if not value:
@@ -211,7 +211,9 @@ class FilterCompiler(ABC):
             " AND ", [self._operator(field, op, operand, depth) for op, operand in value.items()]
         )
 
-    def _operator(self, field: str, operator: object, operand: object, depth: int) -> Condition:
+    def _operator(
+        self, field: str, operator: object, operand: object, depth: int
+    ) -> FilterCondition:
         if depth > _MAX_DEPTH:
             raise ConfigError(f"filter: nested more than {_MAX_DEPTH} levels deep")
         operand = _as_stored(field, operand)
@@ -239,7 +241,7 @@ class FilterCompiler(ABC):
             f" {', '.join(_OPERATORS)}"
         )
 
-    def _letters(self, field: str, operator: str, operand: object) -> Condition:
+    def _letters(self, field: str, operator: str, operand: object) -> FilterCondition:
         """The field begins with a text; or it is a list with an element, or a string with a
         part, letter by letter.
         """
@@ -250,7 +252,7 @@ class FilterCompiler(ABC):
             return element
         return join(" OR ", [element, self.has_part(field, operand)])
 
-    def _elements(self, field: str, operator: object, operand: object) -> Condition:
+    def _elements(self, field: str, operator: object, operand: object) -> FilterCondition:
         """The field is a list that has one (`$any`) or each of some values as elements."""
         conditions = [
             self.equal(field, _scalar(field, value)) for value in _list(field, operator, operand)
@@ -262,7 +264,7 @@ class FilterCompiler(ABC):
         )
         return join(" AND ", [self.is_list(field), elements])
 
-    def _presence(self, field: str, operator: object, operand: object) -> Condition:
+    def _presence(self, field: str, operator: object, operand: object) -> FilterCondition:
         if not isinstance(operand, bool):
             raise ConfigError(
                 f"filter: {operator} on {field!r} needs true or false, not {operand!r}"
@@ -274,26 +276,26 @@ class FilterCompiler(ABC):
 class _OwnFilters(FilterCompiler):
     """Conditions on columns of texts, as SQL."""
 
-    def one_of(self, field: str, values: Sequence[Scalar]) -> Condition:
+    def one_of(self, field: str, values: Sequence[Scalar]) -> FilterCondition:
         listed = ", ".join(_quoted_text(field, value) for value in values)
-        return Condition(f"{OWN[field]} IN ({listed})", ()) if listed else NOTHING
+        return FilterCondition(f"{OWN[field]} IN ({listed})", ()) if listed else NOTHING
 
-    def compare(self, field: str, operator: str, value: str | int | float) -> Condition:
-        return Condition(f"{OWN[field]} {operator} {_quoted_text(field, value)}", ())
+    def compare(self, field: str, operator: str, value: str | int | float) -> FilterCondition:
+        return FilterCondition(f"{OWN[field]} {operator} {_quoted_text(field, value)}", ())
 
-    def starts_with(self, field: str, text: str) -> Condition:
-        return Condition(f"starts_with({OWN[field]}, {quoted(text)})", ())
+    def starts_with(self, field: str, text: str) -> FilterCondition:
+        return FilterCondition(f"starts_with({OWN[field]}, {quoted(text)})", ())
 
-    def is_list(self, field: str) -> Condition:
+    def is_list(self, field: str) -> FilterCondition:
         return NOTHING
 
-    def has_part(self, field: str, text: str) -> Condition:
-        return Condition(f"strpos({OWN[field]}, {quoted(text)}) > 0", ())
+    def has_part(self, field: str, text: str) -> FilterCondition:
+        return FilterCondition(f"strpos({OWN[field]}, {quoted(text)}) > 0", ())
 
-    def exists(self, field: str) -> Condition:
+    def exists(self, field: str) -> FilterCondition:
         return ALL
 
-    def is_empty(self, field: str) -> Condition:
+    def is_empty(self, field: str) -> FilterCondition:
         return self.equal(field, "")
 
 
@@ -304,15 +306,15 @@ class LanceFilters(FilterCompiler):
     Keys and values are JSON strings inside the path, and the path is one literal of SQL.
     """
 
-    def equal(self, field: str, value: Scalar) -> Condition:
+    def equal(self, field: str, value: Scalar) -> FilterCondition:
         if value == "":  # a path cannot hold an empty text
             element = (
                 f"coalesce(json_array_contains(metadata, {quoted(json_path(field))}, ''), false)"
             )
-            return join(" OR ", [_as_text(field, "= '\"\"'"), Condition(element, ())])
+            return join(" OR ", [_as_text(field, "= '\"\"'"), FilterCondition(element, ())])
         return _element_matches(field, "==", value)
 
-    def one_of(self, field: str, values: Sequence[Scalar]) -> Condition:
+    def one_of(self, field: str, values: Sequence[Scalar]) -> FilterCondition:
         parts = [self.equal(field, "")] if "" in values else []
         # a path that compares one element with values of two types finds nothing
         kinds: dict[str, list[Scalar]] = {}
@@ -329,7 +331,7 @@ class LanceFilters(FilterCompiler):
                 parts.append(_exists(f"{json_path(field)}[*] ? ({tests})"))
         return join(" OR ", parts, empty=NOTHING)
 
-    def compare(self, field: str, operator: str, value: str | int | float) -> Condition:
+    def compare(self, field: str, operator: str, value: str | int | float) -> FilterCondition:
         if value == "":
             above = _element_matches(field, ">=", "\0")  # every other text
             return {"<": NOTHING, "<=": self.equal(field, ""), ">": above}.get(
@@ -337,28 +339,28 @@ class LanceFilters(FilterCompiler):
             )
         return _element_matches(field, operator, value)
 
-    def starts_with(self, field: str, text: str) -> Condition:
+    def starts_with(self, field: str, text: str) -> FilterCondition:
         if not text:  # a path cannot hold an empty text, and every text begins with it
             return self.compare(field, ">=", "")
         return _exists(f"{json_path(field)}[*] ? (@ starts with {_json(text)})")
 
-    def is_list(self, field: str) -> Condition:
+    def is_list(self, field: str) -> FilterCondition:
         return _as_text(field, "LIKE '[%'")
 
-    def has_part(self, field: str, text: str) -> Condition:
+    def has_part(self, field: str, text: str) -> FilterCondition:
         # it is stored as JSON: a part may not begin inside of an escape
         part = re.escape(json.dumps(text, ensure_ascii=False)[1:-1])
         pattern = quoted(rf'^"(\\u[0-9a-f]{{4}}|\\[^u]|[^\\])*{part}')
-        return Condition(
+        return FilterCondition(
             f"coalesce(regexp_like(json_extract(metadata, {quoted(json_path(field))}), {pattern}),"
             " false)",
             (),
         )
 
-    def exists(self, field: str) -> Condition:
+    def exists(self, field: str) -> FilterCondition:
         return _exists(json_path(field))
 
-    def is_empty(self, field: str) -> Condition:
+    def is_empty(self, field: str) -> FilterCondition:
         return join(
             " OR ", [negate(self.exists(field)), _as_text(field, "IN ('\"\"', '[]', '{}', 'null')")]
         )
@@ -372,11 +374,11 @@ def _quoted_text(field: str, value: Scalar) -> str:
     return quoted(value)
 
 
-def _exists(path: str) -> Condition:
-    return Condition(f"json_exists(metadata, {quoted(path)})", ())
+def _exists(path: str) -> FilterCondition:
+    return FilterCondition(f"json_exists(metadata, {quoted(path)})", ())
 
 
-def _element_matches(field: str, operator: str, value: Scalar) -> Condition:
+def _element_matches(field: str, operator: str, value: Scalar) -> FilterCondition:
     return _exists(f"{json_path(field)}[*] ? ({_test(operator, value)})")
 
 
@@ -402,11 +404,11 @@ def _test(operator: str, value: Scalar) -> str:
     return f"@ {operator} {value}" if turned is None else f"@ {turned} {neighbor}"
 
 
-def _as_text(field: str, test: str) -> Condition:
+def _as_text(field: str, test: str) -> FilterCondition:
     """What is stored under a field, written as JSON, satisfies a test; not so where the field is
     missing.
     """
-    return Condition(
+    return FilterCondition(
         f"coalesce(json_extract(metadata, {quoted(json_path(field))}) {test}, false)", ()
     )
 
@@ -506,24 +508,26 @@ def nearest_float(value: int | float) -> float:
         return float("inf") if value > 0 else float("-inf")
 
 
-def join(word: str, parts: Sequence[Condition], *, empty: Condition = ALL) -> Condition:
+def join(
+    word: str, parts: Sequence[FilterCondition], *, empty: FilterCondition = ALL
+) -> FilterCondition:
     """Join conditions by " AND " or " OR "; `empty` stands for none of them."""
     if not parts:
         return empty
     sql = word.join(f"({part.sql})" for part in parts) if len(parts) > 1 else parts[0].sql
-    return Condition(sql, tuple(p for part in parts for p in part.parameters))
+    return FilterCondition(sql, tuple(p for part in parts for p in part.parameters))
 
 
-def negate(condition: Condition) -> Condition:
+def negate(condition: FilterCondition) -> FilterCondition:
     """The opposite of a condition."""
-    return Condition(f"NOT ({condition.sql})", condition.parameters)
+    return FilterCondition(f"NOT ({condition.sql})", condition.parameters)
 
 
 logger = logging.getLogger(__name__)
 
-_NAMED = 20  # fields that a message names
-_READ = 1000  # documents whose fields are looked at
-_SHOWN = 300  # characters of a filter
+_NAMED_FIELDS = 20  # fields that a message names
+_READ_DOCUMENTS = 1000  # documents whose fields are looked at
+_SHOWN_CHARACTERS = 300  # characters of a filter
 
 
 def warn_of_filter(tables: Tables, where: Filter) -> None:
@@ -531,7 +535,9 @@ def warn_of_filter(tables: Tables, where: Filter) -> None:
     compares other types.
     """
     for advice in advice_on(tables, where):
-        logger.warning("filter %s: no document matches; %s", shortened(repr(where), _SHOWN), advice)
+        logger.warning(
+            "filter %s: no document matches; %s", shortened(repr(where), _SHOWN_CHARACTERS), advice
+        )
 
 
 def advice_on(tables: Tables, where: Filter) -> list[str]:
@@ -566,14 +572,14 @@ def no_such_field(tables: Tables, field: str) -> str | None:
     """Say that no document has a field, and which ones there are; None: one has it."""
     if _any(tables, f"json_exists(metadata, {quoted(json_path(field))})"):
         return None
-    rows = tables.documents.scan(["metadata"], limit=_READ)["metadata"].to_pylist()
+    rows = tables.documents.scan(["metadata"], limit=_READ_DOCUMENTS)["metadata"].to_pylist()
     names = list(
         dict.fromkeys(name.replace(".", "\\.") for row in rows for name in json.loads(row))
     )
     near = next(iter(difflib.get_close_matches(field, names, 1)), None)
     hint = f"did you mean {near!r}? The" if near else "the"
-    listed = ", ".join(sorted(repr(name)[:_SHOWN] for name in names[:_NAMED])) + (
-        ", ..." if len(names) > _NAMED else ""
+    listed = ", ".join(sorted(repr(name)[:_SHOWN_CHARACTERS] for name in names[:_NAMED_FIELDS])) + (
+        ", ..." if len(names) > _NAMED_FIELDS else ""
     )
     return f"none has the field {field!r}; {hint} fields are {listed or 'none at all'}"
 

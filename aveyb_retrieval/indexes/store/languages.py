@@ -34,15 +34,15 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.store.words import Finder
 
-SHORTEST = 200  # characters of a text that is looked at by itself
+MIN_DETECTED_CHARACTERS = 200  # characters of a text that is looked at by itself
 MAIN = "en"  # the language of an index without documents
-_PIECE = 200  # characters of each of three pieces of a text
-_TOGETHER = 2_000  # characters of short texts that are looked at together
-_SAMPLES = 8
+_PIECE_CHARACTERS = 200  # characters of each of three pieces of a text
+_SHORT_TEXTS_CHARACTERS = 2_000  # characters of short texts that are looked at together
+_SAMPLE_COUNT = 8
 _WORDS = 100  # of a text, among which stop words are counted
-_CLEARLY = 0.25  # the share of stop words from which on a text is surely in their language
-_CLEAR_QUESTION = 0.9  # the probability from which on a question is in one language
-_PROSE = 0.1  # the share of a language's stop words that any prose in it has
+_CLEAR_SHARE = 0.25  # the share of stop words from which on a text is surely in their language
+_CLEAR_QUESTION_SHARE = 0.9  # the probability from which on a question is in one language
+_PROSE_SHARE = 0.1  # the share of a language's stop words that any prose in it has
 
 # ISO 639-1 codes of all languages that are told apart: names, as notices have them, and rules.
 NAMES = {
@@ -131,7 +131,7 @@ class DocumentLanguages:
 
     def of(self, texts: Sequence[str]) -> list[str]:
         """Return the language of each text of a batch."""
-        long = [len(text) >= SHORTEST for text in texts]
+        long = [len(text) >= MIN_DETECTED_CHARACTERS for text in texts]
         if not self._counts:
             samples = [text for text, alone in zip(texts, long, strict=True) if alone]
             samples = samples[:: len(samples) // _WORDS + 1] or _joined(texts)
@@ -154,12 +154,12 @@ def written_in(text: str, main: str) -> str:
     sample = _sample(text)
     words = " ".join(runs_of(sample)[:_WORDS]).lower().split()
     mains = _stop_share(words, main)
-    if mains >= _CLEARLY:
+    if mains >= _CLEAR_SHARE:
         return main
     letters = "".join(words)
     if len(letters.encode("ascii", "ignore")) < len(letters) / 2:
         return identify(sample)[0]  # its script says what it is not
-    least = max(mains, _PROSE)
+    least = max(mains, _PROSE_SHARE)
     if not _is_confirmed(words, least):
         return main
     code, _ = identify(sample)
@@ -205,17 +205,26 @@ def _stop_words(code: str) -> frozenset[str]:
 
 def _sample(text: str) -> str:
     """Return three pieces of a text: of its beginning, its middle and its end."""
-    if len(text) <= 3 * _PIECE:
+    if len(text) <= 3 * _PIECE_CHARACTERS:
         return text
     middle = len(text) // 2
-    return " ".join((text[:_PIECE], text[middle : middle + _PIECE], text[-_PIECE:]))
+    return " ".join(
+        (
+            text[:_PIECE_CHARACTERS],
+            text[middle : middle + _PIECE_CHARACTERS],
+            text[-_PIECE_CHARACTERS:],
+        )
+    )
 
 
 def _joined(texts: Sequence[str]) -> list[str]:
     """Return samples of short texts, each of many of them."""
-    step = max(len(texts) // _SAMPLES, 1)
+    step = max(len(texts) // _SAMPLE_COUNT, 1)
     groups = (texts[start : start + step] for start in range(0, len(texts), step))
-    joined = (" ".join(islice(group, _TOGETHER))[:_TOGETHER] for group in groups)
+    joined = (
+        " ".join(islice(group, _SHORT_TEXTS_CHARACTERS))[:_SHORT_TEXTS_CHARACTERS]
+        for group in groups
+    )
     return [text for text in joined if text.strip()]
 
 
@@ -264,7 +273,7 @@ class SeveralLanguages(Language):
     def _of_question(self, text: str) -> list[Language]:
         every: list[Language] = [self, *self._others]
         code, probability = identify(text, sorted(self.codes))
-        if probability < _CLEAR_QUESTION:
+        if probability < _CLEAR_QUESTION_SHARE:
             return every
         return [rules for rules in every if rules.name == stemmer_of(code)] or every
 

@@ -43,7 +43,7 @@ from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, In
 from aveyb_retrieval.files import FileInfo  # msgspec reads it  # noqa: TC001
 from aveyb_retrieval.indexes.encoding import Encoding  # msgspec reads it  # noqa: TC001
 from aveyb_retrieval.indexes.store.checked import CheckedFiles
-from aveyb_retrieval.indexes.types import END
+from aveyb_retrieval.indexes.types import END_NUMBER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -336,14 +336,14 @@ def is_read(manifest: Path) -> bool:
     return False
 
 
-FORMAT = 10
+FORMAT_VERSION = 10
 DOCUMENTS = "documents"  # the table that Lance keeps
 ROW_TABLES = ("texts", "vectors", "passages")  # in files of ours
 WORD_LISTS = "words"  # the folder of their lists of words
 
 _MAX_BYTES = 64 << 20
-_MAX_DIM = 1 << 16
-_MOST = 1 << 62  # no count of anything reaches it, and sums of a few still fit in 64 bits
+_MAX_DIMENSIONS = 1 << 16
+_MAX_COUNT = 1 << 62  # no count of anything reaches it, and sums of a few still fit in 64 bits
 _QUICK_BYTES = 64 << 20  # hashing this much takes less than a tenth of a second
 # all but the folder of manifests
 FOLDERS = (f"{DOCUMENTS}.lance", *ROW_TABLES, WORD_LISTS, FAISS, REJECTED)
@@ -386,7 +386,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class Contents:
+class TableFiles:
     """What the tables of an index are made of."""
 
     documents: int = 1  # the version of the Lance dataset
@@ -446,7 +446,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Contents of a version's manifest."""
+    """TableFiles of a version's manifest."""
 
     number: int  # counts the versions of an index, from 1
     build: str  # identifies the index: given by chance when it is built, kept by all its changes
@@ -457,7 +457,7 @@ class Manifest:
     next_doc: int  # the number that the next document gets
     counts: Counts
     changes: Changes
-    tables: Contents
+    tables: TableFiles
     tiers: list[Tier]  # vectors of later documents are searched exactly beside these files
     # size and hash of every file, by its name inside the index directory
     files: dict[str, FileInfo]
@@ -471,7 +471,7 @@ class Manifest:
     corpus: str = (
         ""  # hash of all that this change read, whatever it took of it; "" where it read nothing
     )
-    format: int = FORMAT
+    format: int = FORMAT_VERSION
 
     @property
     def share(self) -> tuple[int, int] | None:
@@ -538,10 +538,10 @@ def _parse(data: bytes, path: Path) -> Manifest:
         raise _bad(path, f"not JSON ({error})") from error
     if not isinstance(body, dict):
         raise _bad(path, "not a JSON object")
-    if body.get("format") != FORMAT:
+    if body.get("format") != FORMAT_VERSION:
         raise IndexFormatError(
-            f"{path}: format {body.get('format')!r}, this version of the package reads {FORMAT};"
-            " open the index with the version that made it, or build it again"
+            f"{path}: format {body.get('format')!r}, this version of the package reads"
+            f" {FORMAT_VERSION}; open the index with the version that made it, or build it again"
         )
     if not take_checksum(body):
         raise _bad(path, "its checksum does not fit its contents")
@@ -558,7 +558,7 @@ def problem(m: Manifest) -> str | None:
     """What of a manifest's numbers cannot be, or None."""
     if not _VERSION.fullmatch(m.name):
         return f"the version {m.name!r}"
-    if not 1 <= m.encoding.dim <= _MAX_DIM:
+    if not 1 <= m.encoding.dim <= _MAX_DIMENSIONS:
         return f"dimension {m.encoding.dim}"
     if not (m.index.isascii() and m.index.isprintable()):
         return f"the index type {m.index[:100]!r}"
@@ -569,7 +569,7 @@ def problem(m: Manifest) -> str | None:
     )
     if min(counted) < 0 or m.next_doc < 1:
         return "a negative count"
-    if max(counted) >= _MOST or m.next_doc > END:
+    if max(counted) >= _MAX_COUNT or m.next_doc > END_NUMBER:
         return "a count larger than any index"
     if wrong := _wrong_contents(m.tables, m.next_doc):
         return wrong
@@ -583,9 +583,9 @@ def problem(m: Manifest) -> str | None:
     return None
 
 
-def _wrong_contents(contents: Contents, next_doc: int) -> str | None:
+def _wrong_contents(contents: TableFiles, next_doc: int) -> str | None:
     """What of the pieces of tables cannot be, or None."""
-    if not 1 <= contents.documents < _MOST or set(contents.rows) != set(ROW_TABLES):
+    if not 1 <= contents.documents < _MAX_COUNT or set(contents.rows) != set(ROW_TABLES):
         return f"the tables {sorted(contents.rows)}, version {contents.documents} of the documents"
     strange = [name for name in contents.words if name.partition("/")[0] not in ROW_TABLES]
     if strange:
@@ -593,7 +593,7 @@ def _wrong_contents(contents: Contents, next_doc: int) -> str | None:
     for name, pieces in {**contents.rows, **contents.words}.items():
         stop = 0
         for piece in pieces:
-            fits = stop <= piece.first < piece.stop <= next_doc and 0 <= piece.rows < _MOST
+            fits = stop <= piece.first < piece.stop <= next_doc and 0 <= piece.rows < _MAX_COUNT
             if not fits and piece.rows:
                 return f"the range of {piece.file[:100]!r} of {name[:100]!r}"
             stop = piece.stop

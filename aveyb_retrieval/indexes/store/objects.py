@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _THREADS = 8  # requests at once
-_PIECE = 16 << 20  # bytes of one request that reads
-_MULTIPART = 16 << 20  # a larger file is sent in parts; its name is nobody else's
+_READ_BYTES = 16 << 20  # bytes of one request that reads
+_MULTIPART_BYTES = 16 << 20  # a larger file is sent in parts; its name is nobody else's
 _TRIES = 3  # where an answer ends early, or an object holds other bytes than its hash says
 _HASH = "sha256"
 _NO_BUCKET = ("NoSuchBucket", "ContainerNotFound")  # codes of S3 and of Azure
@@ -233,8 +233,8 @@ class ObjectStore:
                 temporary.unlink(missing_ok=True)
                 digest = hashlib.sha256()
                 with temporary.open("wb") as handle:
-                    for start in range(0, info.bytes, _PIECE):
-                        piece = self._piece(name, start, min(start + _PIECE, info.bytes))
+                    for start in range(0, info.bytes, _READ_BYTES):
+                        piece = self._piece(name, start, min(start + _READ_BYTES, info.bytes))
                         digest.update(piece)
                         handle.write(piece)
                 if digest.hexdigest() == info.sha256:
@@ -280,7 +280,7 @@ class ObjectStore:
         )
 
     def _send(self, name: str, info: FileInfo, path: Path, check: Callable[..., None]) -> int:
-        large, present = info.bytes > _MULTIPART, None
+        large, present = info.bytes > _MULTIPART_BYTES, None
         if large or not self._tried(name, lambda: self._put_new(name, path, info, check)):
             present = self.about(name)
             if present is not None and present[0] == info:
@@ -397,9 +397,9 @@ def _opened(address: str, settings: frozenset[tuple[str, str]]) -> ObjectStore:
 LEASE = "lease"
 SECONDS = 20.0  # that a lease lasts which is not renewed: its holder writes no longer
 TAKEN = SECONDS  # seconds after which others take over a lease that has not changed
-RENEWED = 5.0  # seconds between two renewals
-WAIT = 60.0  # that a writer waits for another, unless it is told otherwise
-_LOOK = 0.5  # seconds between two looks at the lease of another
+RENEWAL_SECONDS = 5.0  # seconds between two renewals
+WAIT_SECONDS = 60.0  # that a writer waits for another, unless it is told otherwise
+_LOOK_SECONDS = 0.5  # seconds between two looks at the lease of another
 
 # what was seen of others' leases, and since when: also by earlier calls
 _watched: dict[str, tuple[bytes, float]] = {}
@@ -452,16 +452,18 @@ class Lease:
         """Raise IndexLockedError where the lease is lost; `sure` asks the store, for a machine that
         slept.
         """
-        if not self._lost and (sure or time.monotonic() - self._renewed > SECONDS - 2 * RENEWED):
+        if not self._lost and (
+            sure or time.monotonic() - self._renewed > SECONDS - 2 * RENEWAL_SECONDS
+        ):
             self._renew()
-        if self._lost or time.monotonic() - self._renewed > SECONDS - RENEWED / 2:
+        if self._lost or time.monotonic() - self._renewed > SECONDS - RENEWAL_SECONDS / 2:
             raise IndexLockedError(
                 f"{self._store.name}: this writer could not renew its lease in time, and"
                 " another may have begun; nothing was published: run the same command again"
             )
 
     def _renew_all(self) -> None:
-        while not self._ended.wait(RENEWED) and not self._lost:
+        while not self._ended.wait(RENEWAL_SECONDS) and not self._lost:
             try:
                 self._renew()
             except EngineError as error:
@@ -554,7 +556,7 @@ def _take(store: ObjectStore, copy: str, wait: float) -> Lease:
                 f"{store.name}: another writer is at work ({other_note.holder}), still after"
                 f" {wait:g} seconds; wait longer (wait=, --wait), or stop it and try again"
             )
-        time.sleep(min(_LOOK, left))
+        time.sleep(min(_LOOK_SECONDS, left))
 
 
 def _parse(store: ObjectStore, stored_note: StoredObject) -> _Note:

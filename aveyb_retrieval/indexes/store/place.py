@@ -49,7 +49,7 @@ from aveyb_retrieval.indexes.store.manifest import (
     version_name,
     writer_lock,
 )
-from aveyb_retrieval.indexes.store.objects import WAIT, Lease, ObjectStore, held_lease
+from aveyb_retrieval.indexes.store.objects import WAIT_SECONDS, Lease, ObjectStore, held_lease
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -65,7 +65,7 @@ IN_PARTS = (".parts", ".marks")
 
 # that the objects of a version stay after the next one is there, for those who read parts of them
 KEPT_SECONDS = 120.0
-CLEAN_EVERY = 8  # versions: what nobody needs any more is deleted with every so many
+CLEAN_EVERY_VERSIONS = 8  # versions: what nobody needs any more is deleted with every so many
 _TRIES = 10  # to open what is visible, while writers replace it
 _LOCK_SECONDS = 3600.0  # that another process may take to bring a version
 
@@ -296,7 +296,7 @@ class StoredDirectory(IndexDirectory):
         """Hold the lock of the copy that is changed, and the lease; errors are those of
         `writing`.
         """
-        wait, began, folder = wait or WAIT, time.monotonic(), self.base / WRITING
+        wait, began, folder = wait or WAIT_SECONDS, time.monotonic(), self.base / WRITING
         with _cache_errors(self.cache.folder):
             folder.mkdir(parents=True, exist_ok=True)
             files.check_plain(folder)
@@ -426,7 +426,7 @@ class _WriteCopy(IndexDirectory):
         self._lease.written = True
         send_version(self._place.store, manifest, self.root, self._pointer, self._sent, self._lease)
         super().publish(name)
-        if self._lease.left_behind or manifest.number % CLEAN_EVERY == 0:
+        if self._lease.left_behind or manifest.number % CLEAN_EVERY_VERSIONS == 0:
             clean_store(self._place.store, manifest, self._lease)
 
 

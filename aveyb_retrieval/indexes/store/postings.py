@@ -32,7 +32,7 @@ Keep: TypeAlias = (
     "Callable[[IntArray], BoolArray]"  # which rows of numbers `[n]` are looked at, `[n]`
 )
 POSTING = np.dtype([("number", "<i8"), ("count", "<i4"), ("length", "<i4")])
-ROUNDING = 1e-5  # a relative difference of scores that could come of their order of summing
+ROUNDING_ERROR = 1e-5  # a relative difference of scores that could come of their order of summing
 
 
 @dataclass(frozen=True)
@@ -203,8 +203,8 @@ def best_of_part(
         if place is None:
             continue
         listed, counts = part.listed(place)
-        if least * (1 - ROUNDING) > most_left[word]:
-            rows = rows[sums[rows] + most_left[word] >= least * (1 - ROUNDING)]
+        if least * (1 - ROUNDING_ERROR) > most_left[word]:
+            rows = rows[sums[rows] + most_left[word] >= least * (1 - ROUNDING_ERROR)]
             at = np.minimum(np.searchsorted(listed, rows.astype(listed.dtype)), len(listed) - 1)
             holds = listed[at] == rows
             held, often = rows[holds], counts[at[holds]]
@@ -215,7 +215,7 @@ def best_of_part(
             rows = np.concatenate([rows, new.astype(np.int64)])
         sums[held] += query.worth(word, often, part.lengths[held])
     scores = sums[rows]
-    good = scores >= max(least, _kth(scores, k)) * (1 - ROUNDING)
+    good = scores >= max(least, _kth(scores, k)) * (1 - ROUNDING_ERROR)
     return part.numbers[rows[good]], scores[good]
 
 

@@ -32,7 +32,7 @@ from aveyb_retrieval.indexes.store.mapped import LocalBytes, MappedRows, write_b
 from aveyb_retrieval.indexes.store.postings import FreshLists, WordLists
 from aveyb_retrieval.indexes.store.remote_blocks import StoredBytes
 from aveyb_retrieval.indexes.store.session import damage, guarded
-from aveyb_retrieval.indexes.store.vocabulary import Vocabulary
+from aveyb_retrieval.indexes.store.vocabulary import IndexVocabulary
 from aveyb_retrieval.indexes.store.word_parts import WordPart, make_part, merge_parts
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from aveyb_retrieval.files import FileInfo
-    from aveyb_retrieval.indexes.store.dataset import Dataset
+    from aveyb_retrieval.indexes.store.dataset import LanceTable
     from aveyb_retrieval.indexes.store.mapped import FileBytes
     from aveyb_retrieval.indexes.store.postings import Keep
     from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray
@@ -76,7 +76,7 @@ class RowTable:
         root: Path,
         name: str,
         schema: pa.Schema,
-        documents: Dataset,
+        documents: LanceTable,
         *,
         shift: int = 0,
         pieces: Sequence[Piece] = (),
@@ -350,7 +350,7 @@ class RowTable:
         return np.concatenate(matches)
 
     @guarded
-    def vocabulary(self, column: str = WORDS) -> Vocabulary:
+    def vocabulary(self, column: str = WORDS) -> IndexVocabulary:
         """The words of a column that lists of words are kept of."""
         return self.words[column].vocabulary
 
@@ -454,10 +454,10 @@ class WordIndex:
         return WordLists([*self._opened.values()], FreshLists(self._fresh))
 
     @cached_property
-    def vocabulary(self) -> Vocabulary:
+    def vocabulary(self) -> IndexVocabulary:
         guard = partial(damage, self._table.path)
         words = [part.words.guarded(guard) for part in self.lists.parts]
-        return Vocabulary(words, Counter(chain.from_iterable(self._fresh.values())))
+        return IndexVocabulary(words, Counter(chain.from_iterable(self._fresh.values())))
 
     def _open(self, file: str) -> WordPart:
         return self._opened.get(file) or WordPart.open(self._table.source(file))

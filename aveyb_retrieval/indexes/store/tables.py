@@ -41,7 +41,7 @@ from aveyb_retrieval.documents.records import Edits, FileOrigin, Pages
 from aveyb_retrieval.encoder.network.token_codec import TokenCodes
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.store.copies import NO_THREAD, UNLINKED
-from aveyb_retrieval.indexes.store.dataset import Dataset
+from aveyb_retrieval.indexes.store.dataset import LanceTable
 from aveyb_retrieval.indexes.store.filters import (
     ALL,
     OWN,
@@ -50,13 +50,13 @@ from aveyb_retrieval.indexes.store.filters import (
     no_such_field,
     quoted,
 )
-from aveyb_retrieval.indexes.store.manifest import DOCUMENTS, ROW_TABLES, Contents
+from aveyb_retrieval.indexes.store.manifest import DOCUMENTS, ROW_TABLES, TableFiles
 from aveyb_retrieval.indexes.store.rows import CALLED, FORMS, VECTOR, WORDS, RowTable
 from aveyb_retrieval.indexes.store.session import damage
 from aveyb_retrieval.indexes.store.shares import FORWARDED_SHARE, QUOTED_SHARE, SIGNED_SHARE
 from aveyb_retrieval.indexes.store.words import PLAIN
 from aveyb_retrieval.indexes.types import (
-    END,
+    END_NUMBER,
     FIRST_BYTES,
     MAX_PASSAGES,
     PASSAGE_BITS,
@@ -254,7 +254,7 @@ class Described(Protocol):
     """What says what tables are made of: a manifest, or how far a change is."""
 
     @property
-    def tables(self) -> Contents:
+    def tables(self) -> TableFiles:
         """The pieces of the tables."""
 
     @property
@@ -267,7 +267,7 @@ class Tables:
     """The tables of an index, each open at one version."""
 
     root: Path
-    documents: Dataset
+    documents: LanceTable
     texts: RowTable
     own_vectors: RowTable
     passages: RowTable
@@ -275,8 +275,10 @@ class Tables:
     @classmethod
     def create(cls, root: Path, encoding: Encoding) -> Tables:
         """Make them, empty, as new versions of those that are there."""
-        documents = Dataset.create(root / f"{DOCUMENTS}.lance", schemas(encoding)[DOCUMENTS], "doc")
-        return cls._of(root, documents, Contents(), encoding, None, None)
+        documents = LanceTable.create(
+            root / f"{DOCUMENTS}.lance", schemas(encoding)[DOCUMENTS], "doc"
+        )
+        return cls._of(root, documents, TableFiles(), encoding, None, None)
 
     @classmethod
     def open(
@@ -287,7 +289,7 @@ class Tables:
         at: str | None = None,
     ) -> Tables:
         """Open a version, in the store `at`; much of `before`, another version, is kept."""
-        documents = Dataset.open(
+        documents = LanceTable.open(
             root / f"{DOCUMENTS}.lance",
             version.tables.documents,
             "doc",
@@ -300,8 +302,8 @@ class Tables:
     def _of(
         cls,
         root: Path,
-        documents: Dataset,
-        contents: Contents,
+        documents: LanceTable,
+        contents: TableFiles,
         encoding: Encoding,
         before: Tables | None,
         at: str | None,
@@ -329,7 +331,7 @@ class Tables:
         return {table.name: table for table in (self.texts, self.own_vectors, self.passages)}
 
     @property
-    def contents(self) -> Contents:
+    def contents(self) -> TableFiles:
         """What they are made of."""
         words = {
             f"{name}/{column}": list(index.parts)
@@ -337,7 +339,7 @@ class Tables:
             for column, index in table.words.items()
         }
         pieces = {name: list(table.pieces) for name, table in self.rows.items()}
-        return Contents(self.documents.version, pieces, words)
+        return TableFiles(self.documents.version, pieces, words)
 
     def files(self) -> set[str]:
         """All files that these versions are made of, relative to the index directory."""
@@ -527,7 +529,7 @@ class Tables:
         _, firsts = np.unique(self.copies("passage", numbers)[first], return_index=True)
         return first[firsts]
 
-    def _below_one(self, table: Dataset | RowTable, column: str) -> tuple[IntArray, FloatArray]:
+    def _below_one(self, table: LanceTable | RowTable, column: str) -> tuple[IntArray, FloatArray]:
         rows = table.scan([table.key, column])
         numbers, values = rows[table.key].to_numpy(), rows[column].to_numpy()
         is_below = values < 1
@@ -544,7 +546,7 @@ class Tables:
 
     # --- passages --------------------------------------------------------------------------------
 
-    def numbers(self, kind: Kind, first: int = 0, stop: int = END) -> IntArray:
+    def numbers(self, kind: Kind, first: int = 0, stop: int = END_NUMBER) -> IntArray:
         """Numbers of the documents in `[first, stop)`, or of their passages, ascending."""
         docs, counts = self.documents.held
         part = slice(*np.searchsorted(docs, [first, stop]))
@@ -719,7 +721,7 @@ class StoredTokens:
 
 
 MOST_COUNTED = 100_000  # different values of a field, and so what they take in memory
-MOST_GIVEN = 10_000
+MAX_GIVEN_ROWS = 10_000
 
 
 def count_values(tables: Tables, field: str, where: Filter) -> list[tuple[Scalar, int]]:

@@ -208,7 +208,7 @@ class WordSet:
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class IndexVocabulary:
     """The words of all parts of an index, and those of rows that are in none yet."""
 
     parts: Sequence[Words]

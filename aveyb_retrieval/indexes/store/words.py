@@ -267,7 +267,7 @@ RUNS_WITH_PLACES_KEPT = 50_000  # that were found in texts, in about 16 MB
 LONGEST_NAME = (
     1_000  # characters of camelCase: longer runs are no names, and would have millions of parts
 )
-LONGEST_KEPT = 64  # characters of them: longer ones are made up, and would fill the memory
+MAX_KEPT_CHARACTERS = 64  # characters of them: longer ones are made up, and would fill the memory
 LANGUAGES = (
     ENGLISH,
     "arabic",
@@ -571,7 +571,7 @@ class RememberedWords(dict[str, V]):
 
     def __missing__(self, word: str) -> V:
         made = self._make(word)
-        if len(word) <= LONGEST_KEPT:
+        if len(word) <= MAX_KEPT_CHARACTERS:
             if len(self) >= self._most:
                 self.clear()
             self[word] = made

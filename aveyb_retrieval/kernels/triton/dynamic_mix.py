@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _MIN_SUM = tl.constexpr(1e-12)
-_IN_CACHE = 64 * 256  # tokens
+_IN_CACHE_TOKENS = 64 * 256  # tokens
 
 
 @triton.jit(do_not_specialize=["T"])
@@ -306,7 +306,7 @@ def _parts(
     """Which splits the kernels take one after another, with their lengths: all at once but in a
     captured graph.
     """
-    size = max(1, _IN_CACHE // mixed.shape[1] if _is_captured(mixed) else len(mixed))
+    size = max(1, _IN_CACHE_TOKENS // mixed.shape[1] if _is_captured(mixed) else len(mixed))
     for start in range(0, len(mixed), size):
         part = slice(start, start + size)
         yield part, None if lengths is None else lengths[part]

@@ -22,7 +22,7 @@ from aveyb_retrieval.indexes.changes.update import Batch, build_index
 from aveyb_retrieval.indexes.nearest import build, faiss_file, tiers
 from aveyb_retrieval.indexes.nearest.build import make_tier
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher, copied_to_cards
-from aveyb_retrieval.indexes.nearest.tiers import Nearest
+from aveyb_retrieval.indexes.nearest.tiers import VectorSearcher
 from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.types import number_range
 from tests import one_change
@@ -100,7 +100,9 @@ def test_tiers_and_memory_and_deletions_together_find_what_brute_force_finds(
     queries = queries_near(whole, 25)
     for gone in (0.0, 0.15):
         stored = whole.without(rng.random(len(whole.numbers)) < gone)
-        nearest = Nearest.open(tmp_path, kind, with_dead(made, stored), stored, len(stored.rows))
+        nearest = VectorSearcher.open(
+            tmp_path, kind, with_dead(made, stored), stored, len(stored.rows)
+        )
         assert nearest.count == len(stored.rows)
         for share in (None, 0.5, 0.05, 0.004):
             among = (
@@ -130,7 +132,7 @@ def test_a_deleted_neighbourhood_leaves_as_many_results_as_were_asked_for(tmp_pa
     # far more than the candidates of a search
     gone = np.isin(whole.numbers, whole.nearest(query, 1500)[1])
     stored = whole.without(gone)
-    nearest = Nearest.open(
+    nearest = VectorSearcher.open(
         tmp_path, "document", with_dead([tier], stored), stored, len(stored.rows)
     )
     scores, numbers = nearest.search(query, 10)
@@ -144,7 +146,7 @@ def test_a_selection_far_from_the_query_is_found(tmp_path: Path) -> None:
         tier, _ = make_tier(
             tmp_path, f"faiss/{factory}.faiss", "document", 0, 6000, whole, 6000, factory
         )
-        nearest = Nearest.open(tmp_path, "document", [tier], whole, 6000)
+        nearest = VectorSearcher.open(tmp_path, "document", [tier], whole, 6000)
         query = whole.rows[:1]
         among = np.sort(whole.nearest(query, 6000)[1][0, -1500:])
         _, numbers = nearest.search(query, 10, among)
@@ -155,20 +157,20 @@ def test_a_selection_far_from_the_query_is_found(tmp_path: Path) -> None:
 def test_equal_scores_are_ordered_by_number(tmp_path: Path) -> None:
     rows = np.repeat(unit(np.random.default_rng(0).normal(size=(3, DIM))), 200, axis=0)
     stored = FakeVectors("document", np.arange(600, dtype=np.int64), rows)
-    nearest = Nearest.open(tmp_path, "document", [], stored, 600)
+    nearest = VectorSearcher.open(tmp_path, "document", [], stored, 600)
     assert nearest.search(rows[:1], 5)[1].tolist() == [[0, 1, 2, 3, 4]]
     tier, _ = make_tier(tmp_path, "faiss/a", "document", 0, 600, stored, 600, "Flat")
-    nearest = Nearest.open(tmp_path, "document", [tier], stored, 600)
+    nearest = VectorSearcher.open(tmp_path, "document", [tier], stored, 600)
     assert nearest.search(rows[:1], 250)[1].tolist()[0][:200] == list(range(200))
 
 
 @pytest.mark.parametrize("kind", ["document", "passage"])
 def test_nothing_stored_and_nothing_asked_for(kind: Kind, tmp_path: Path) -> None:
     empty = FakeVectors(kind, np.empty(0, np.int64), np.empty((0, DIM), np.float32))
-    nearest = Nearest.open(tmp_path, kind, [], empty, 0)
+    nearest = VectorSearcher.open(tmp_path, kind, [], empty, 0)
     assert nearest.search(np.eye(2, DIM, dtype=np.float32), 10)[1].shape == (2, 0)
     stored = FakeVectors.random(kind, 10, DIM)
-    nearest = Nearest.open(tmp_path, kind, [], stored, len(stored.rows))
+    nearest = VectorSearcher.open(tmp_path, kind, [], stored, len(stored.rows))
     assert nearest.search(stored.rows[:2], 0)[0].shape == (2, 0)
     assert nearest.search(stored.rows[:2], 5, stored.numbers[:0])[0].shape == (2, 0)
     assert nearest.search(stored.rows[:0], 5)[0].shape == (0, 0)
@@ -178,7 +180,9 @@ def test_a_file_whose_vectors_are_all_gone_is_not_searched(tmp_path: Path) -> No
     whole = FakeVectors.random("passage", 400, DIM)
     tier, _ = make_tier(tmp_path, "faiss/a", "passage", 0, 200, whole, 400, "auto")
     stored = whole.without(whole.numbers < 200 << 20)
-    nearest = Nearest.open(tmp_path, "passage", with_dead([tier], stored), stored, len(stored.rows))
+    nearest = VectorSearcher.open(
+        tmp_path, "passage", with_dead([tier], stored), stored, len(stored.rows)
+    )
     assert np.array_equal(
         nearest.search(stored.rows[:3], 10)[1], stored.nearest(stored.rows[:3], 10)[1]
     )
@@ -197,7 +201,9 @@ def test_the_next_version_reads_only_what_is_new(
     before, queries = None, queries_near(whole, 5)
     for stop in (1000, *range(1001, 1200), 2000):
         stored = whole.before(stop)
-        nearest = Nearest.open(tmp_path, "passage", [tier], stored, len(stored.rows), before=before)
+        nearest = VectorSearcher.open(
+            tmp_path, "passage", [tier], stored, len(stored.rows), before=before
+        )
         if before is not None:
             assert stored.scanned == len(stored.rows) - before.count
         assert np.allclose(
@@ -209,7 +215,7 @@ def test_the_next_version_reads_only_what_is_new(
     # a file takes over what was in memory
     second, _ = make_tier(tmp_path, "faiss/b", "passage", 500, 1900, whole, 3000, "Flat")
     stored = whole.before(2000)
-    nearest = Nearest.open(
+    nearest = VectorSearcher.open(
         tmp_path, "passage", [tier, second], stored, len(stored.rows), before=before
     )
     assert stored.scanned == 0
@@ -221,26 +227,30 @@ def test_single_deletions_cost_no_reading_and_memory_is_filled_again_when_they_a
     tmp_path: Path,
 ) -> None:
     stored = FakeVectors.random("document", 3000, DIM)
-    nearest = Nearest.open(tmp_path, "document", [], stored, 3000)
+    nearest = VectorSearcher.open(tmp_path, "document", [], stored, 3000)
     rng, scans = np.random.default_rng(3), 0
     for _ in range(300):
         gone = np.zeros(len(stored.rows), bool)
         gone[rng.integers(len(gone))] = True
         query = stored.rows[gone]
         stored = stored.without(gone)
-        nearest = Nearest.open(tmp_path, "document", [], stored, len(stored.rows), before=nearest)
+        nearest = VectorSearcher.open(
+            tmp_path, "document", [], stored, len(stored.rows), before=nearest
+        )
         scans += stored.scanned > 0
         assert np.array_equal(nearest.search(query, 5)[1], stored.nearest(query, 5)[1])
-    assert scans == 300 // (tiers.MAX_DEAD_IN_MEMORY + 1)
+    assert scans == 300 // (tiers.MAX_DEAD_VECTORS_IN_MEMORY + 1)
 
 
 def test_counts_that_contradict_what_is_stored_are_an_error(tmp_path: Path) -> None:
     stored = FakeVectors.random("document", 300, DIM)
     with pytest.raises(IndexFormatError, match="299 are counted"):
-        Nearest.open(tmp_path, "document", [], stored, 299)
+        VectorSearcher.open(tmp_path, "document", [], stored, 299)
     tier, _ = make_tier(tmp_path, "faiss/a", "document", 0, 200, stored, 200, "Flat")
     with pytest.raises(IndexFormatError, match="the manifest says 201"):
-        Nearest.open(tmp_path, "document", [dataclasses.replace(tier, count=201)], stored, 300)
+        VectorSearcher.open(
+            tmp_path, "document", [dataclasses.replace(tier, count=201)], stored, 300
+        )
 
 
 def test_a_type_that_cannot_be_made_says_so(tmp_path: Path) -> None:
@@ -259,19 +269,19 @@ def test_other_devices_are_refused(tmp_path: Path) -> None:
     stored = FakeVectors.random("document", 10, DIM)
     for device in ("mps", "cuda"):
         with pytest.raises(BackendError, match=device):
-            Nearest.open(tmp_path, "document", [], stored, 10, device=device)
+            VectorSearcher.open(tmp_path, "document", [], stored, 10, device=device)
 
 
 def test_a_card_that_is_too_small_is_told_with_what_would_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    spare = 2 * tiers.LARGEST_BLOCK * (DIM + 256)
+    spare = 2 * tiers.MAX_BLOCK_VECTORS * (DIM + 256)
     monkeypatch.setattr(tiers, "check_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (spare + 2 * DIM * 7, 0))
     stored = FakeVectors.random("document", 10, DIM)
     with pytest.raises(BackendError, match=r"'cuda:1': 10 vectors of 24 .* enough for 7 vectors"):
-        Nearest.open(tmp_path, "document", [], stored, 10, device="cuda:1")
+        VectorSearcher.open(tmp_path, "document", [], stored, 10, device="cuda:1")
     assert stored.scanned == 0
     tiers.check_room("cuda:1", 7, DIM)
 
@@ -297,7 +307,7 @@ def test_vectors_on_a_device_are_found_by_products_in_float16(
     rng, before, queries = np.random.default_rng(0), None, queries_near(whole, 7)
     for stop in (1000, 1010, 1500):
         stored = whole.before(stop)
-        nearest = Nearest.open(
+        nearest = VectorSearcher.open(
             tmp_path, "passage", [tier], stored, len(stored.rows), device="cpu:0", before=before
         )
         for among in (None, stored.numbers[rng.random(len(stored.numbers)) < 0.1]):
@@ -374,7 +384,7 @@ def copies(monkeypatch: pytest.MonkeyPatch) -> list[OnCard]:
     monkeypatch.setattr(tiers, "check_device", lambda device: None)
     monkeypatch.setattr(embedder, "check_device", lambda device: None)
     monkeypatch.setattr(faiss_file, "FEWEST_IN_GRAPH", 1000)
-    monkeypatch.setattr(faiss_file, "_MANY_LISTS", 8)
+    monkeypatch.setattr(faiss_file, "_MIN_GPU_LISTS", 8)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda card: (1 << 40, 0))
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     faiss_file._resources.cache_clear()
@@ -392,10 +402,10 @@ def test_a_copy_on_a_card_answers_as_the_file_does(
     for gone in (0.0, 0.1):
         stored = whole.without(rng.random(len(whole.rows)) < gone)
         (now,) = with_dead([tier], stored)
-        nearest = Nearest.open(
+        nearest = VectorSearcher.open(
             tmp_path, "passage", [now], stored, len(stored.rows), device="cpu:0", before=before
         )
-        on_cpu = Nearest.open(tmp_path, "passage", [now], stored, len(stored.rows))
+        on_cpu = VectorSearcher.open(tmp_path, "passage", [now], stored, len(stored.rows))
         for among in (None, stored.numbers[rng.random(len(stored.numbers)) < 0.3]):
             asked = copies[0].searches
             found, expected = nearest.search(queries, 10, among), on_cpu.search(queries, 10, among)
@@ -410,7 +420,7 @@ def test_a_copy_on_a_card_answers_as_the_file_does(
 def test_what_a_card_does_not_do_is_asked_of_the_file(tmp_path: Path, copies: list[OnCard]) -> None:
     stored = FakeVectors.random("document", 6000, DIM)
     tier, _ = make_tier(tmp_path, "faiss/a", "document", 0, 6000, stored, 6000, "IVF8,SQ8")
-    nearest = Nearest.open(tmp_path, "document", [tier], stored, 6000, device="cpu:0")
+    nearest = VectorSearcher.open(tmp_path, "document", [tier], stored, 6000, device="cpu:0")
     queries = queries_near(stored, 3)
     # 2,100 candidates
     assert recall(nearest.search(queries, 700)[1], stored.nearest(queries, 700)[1]) > 0.98
@@ -487,7 +497,7 @@ def test_a_graph_of_a_card_is_searched_on_a_cpu_too(tmp_path: Path, copies: list
     )
     queries, few = queries_near(stored, 5), stored.numbers[::3]
     for device in ("cpu", "cuda:1"):
-        nearest = Nearest.open(tmp_path, "document", [tier], stored, 6000, device=device)
+        nearest = VectorSearcher.open(tmp_path, "document", [tier], stored, 6000, device=device)
         assert recall(nearest.search(queries, 10)[1], stored.nearest(queries, 10)[1]) > 0.98
         assert (
             recall(nearest.search(queries, 10, few)[1], stored.nearest(queries, 10, few)[1]) > 0.98
@@ -510,7 +520,7 @@ def test_a_graph_needs_a_card_with_room_and_its_wheel(
         make_tier, tmp_path, "faiss/a", "document", 0, 1000, stored, 1000, "CAGRA", device="cuda:1"
     )
     monkeypatch.setattr(
-        torch.cuda, "mem_get_info", lambda card: (faiss_file._WORK_ON_CARD + size // 2, 0)
+        torch.cuda, "mem_get_info", lambda card: (faiss_file._CARD_SCRATCH_BYTES + size // 2, 0)
     )
     with pytest.raises(
         BackendError, match=r"'cuda:1': 1,000 vectors as CAGRA take .* enough for 500 vectors"
@@ -540,7 +550,7 @@ def test_other_files_are_searched_exactly_on_a_card(
 ) -> None:
     stored = FakeVectors.random("document", 500, DIM)
     tier, _ = make_tier(tmp_path, "faiss/a", "document", 0, 500, stored, 500, factory)
-    nearest = Nearest.open(tmp_path, "document", [tier], stored, 500, device="cpu:0")
+    nearest = VectorSearcher.open(tmp_path, "document", [tier], stored, 500, device="cpu:0")
     assert nearest._files == []
     assert len(nearest._memory) == 500
     assert not copies
@@ -555,7 +565,7 @@ def test_a_file_too_large_for_a_card_is_spread_over_all_or_refused(
     tier, _ = make_tier(tmp_path, "faiss/a", "document", 0, 1000, stored, 1000, "IVF8,Flat")
     path = tmp_path / tier.file
     size, opened = path.stat().st_size, FaissSearcher.open(tmp_path, tier, mapped=False)
-    spare = faiss_file._WORK_ON_CARD
+    spare = faiss_file._CARD_SCRATCH_BYTES
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda card: (spare + size * 3 // 4, 0))
     spread = copied_to_cards(opened, path, "cuda")
     queries = queries_near(stored, 3)

@@ -19,7 +19,7 @@ import pytest
 
 from aveyb_retrieval.indexes.nearest.build import make_tier
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher
-from aveyb_retrieval.indexes.nearest.tiers import Memory, Nearest
+from aveyb_retrieval.indexes.nearest.tiers import Memory, VectorSearcher
 from tests.indexes.nearest.fake import FakeVectors
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def made(root: Path, factory: str) -> Tier:
 def answers(root: Path, tier: Tier) -> list[tuple[np.ndarray, np.ndarray]]:
     """What a file's codes find, and what a search finds: of all, and of a third."""
     alone, queries = FaissSearcher.open(root, tier), STORED.rows[:50] + 0.1 * STORED.rows[50:100]
-    nearest = Nearest([alone], Memory(STORED.dim), alone.tier.stop, STORED, alone.live)
+    nearest = VectorSearcher([alone], Memory(STORED.dim), alone.tier.stop, STORED, alone.live)
     third = STORED.numbers[::3]
     return [
         alone.candidates(queries, 10),

@@ -180,7 +180,7 @@ def test_a_graph_takes_splits_in_parts_and_gives_the_same_bits(
     monkeypatch.setattr(dynamic_mix, "_launch_shares", counted)
     at_once = run()
     monkeypatch.setattr(dynamic_mix, "_is_captured", lambda mixed: True)
-    monkeypatch.setattr(dynamic_mix, "_IN_CACHE", 2 * 20 + 19)
+    monkeypatch.setattr(dynamic_mix, "_IN_CACHE_TOKENS", 2 * 20 + 19)
     assert all(map(torch.equal, at_once, run()))
     assert sizes == 2 * [5] + 2 * [2, 2, 1]
 
