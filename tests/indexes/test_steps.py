@@ -92,6 +92,17 @@ def test_words_are_looked_up_once_however_many_are_asked_for(
     assert [row for page in pages for row in page] == every[:21]
 
 
+@pytest.mark.parametrize("unit", ["document", "passage"])
+def test_a_question_ranks_by_its_words_once_of_each_kind(
+    long: Retriever, monkeypatch: pytest.MonkeyPatch, unit: Any
+) -> None:
+    """Also where most documents are long, whose passages are ranked further down."""
+    calls = counted(monkeypatch, Snapshot, "by_words")
+    assert long.search("word1 word2", 2, unit=unit)
+    kinds = [kind for _, kind, *_ in calls]
+    assert sorted(kinds) == sorted({"passage", unit})
+
+
 def test_folding_a_deep_page_costs_little(tmp_path: Path) -> None:
     """In processor time: that of the copies grows with them, not with their square."""
     rng = random.Random(1)

@@ -148,7 +148,6 @@ def _find_passages(
         return None, Candidates(matches, len(by_words) < depth)
     candidates = np.union1d(near.keys, numbers)
     if best is None:
-        evidence.add_passages_by_words(depth, numbers)
         candidates = _with_named(evidence, candidates)
     best, matches = _score_candidates(evidence, candidates, best)
     return best, Candidates(matches, all_near and len(by_words) < depth)

@@ -94,12 +94,16 @@ class DocumentReader:
 
 
 class WordRankings:
-    """The rankings by the words of one question, which may be looked up ahead in other threads."""
+    """The rankings by the words of one question, which may be looked up ahead in other threads.
+
+    Of each kind the longest ranking is kept: shorter ones are its beginning.
+    """
 
     def __init__(self, view: EngineView, question: Question) -> None:
         self._view = view
         self._question = question
         self._started: dict[tuple[Kind, int], Callable[[], Ranked]] = {}
+        self._longest: dict[Kind, tuple[int, Ranked]] = {}  # how many were asked for, and they
 
     def start(self, kind: Kind, count: int) -> None:
         """Start to look up what `best` will be asked for."""
@@ -107,8 +111,19 @@ class WordRankings:
 
     def best(self, kind: Kind, count: int) -> Ranked:
         """The `count` best documents or passages by BM25, best first."""
-        started = self._started.pop((kind, count), None)
-        return self._look_up(kind, count) if started is None else started()
+        length, ranked = self._longest.get(kind, (-1, []))
+        if length < count:
+            length, ranked = self._of_length(kind, count)
+            self._longest[kind] = length, ranked
+        return ranked[:count]
+
+    def _of_length(self, kind: Kind, count: int) -> tuple[int, Ranked]:
+        """A ranking of at least `count`, one that was started if there is one."""
+        started = [length for of, length in self._started if of == kind and length >= count]
+        if not started:
+            return count, self._look_up(kind, count)
+        length = min(started)
+        return length, self._started.pop((kind, length))()
 
     def _look_up(self, kind: Kind, count: int) -> Ranked:
         question = self._question
@@ -149,7 +164,6 @@ class Evidence:
         self._held: StoredPassages | None = None
         self._absent = np.empty(0, np.int64)  # numbers that no passage has, ascending
         self._passages_read: dict[int, ShownPassage] = {}
-        self._passages_by_words: dict[int, IntArray] = {}
         self.add_cosines(near)
 
     @property
@@ -225,20 +239,10 @@ class Evidence:
         mean_length = self.view.mean_passage_length
         return WordScores.of(held, weights, mean_length, self.view.passage_shares(held.numbers))
 
-    def add_passages_by_words(self, count: int, numbers: IntArray) -> None:
-        """Remember the `count` best passages by BM25, best first."""
-        self._passages_by_words[count] = numbers
-
     def passages_by_words(self, count: int) -> IntArray:
         """The numbers of the best passages by BM25, best first; none in a search by vectors."""
-        listed = next(
-            (ids for least, ids in self._passages_by_words.items() if least >= count), None
-        )
-        if listed is None:
-            by_words = [] if self.options.mode == "dense" else self.words.best("passage", count)
-            listed = np.array([number for number, _ in by_words], np.int64)
-            self._passages_by_words[count] = listed
-        return listed[:count]
+        by_words = [] if self.options.mode == "dense" else self.words.best("passage", count)
+        return np.array([number for number, _ in by_words], np.int64)
 
     # --- passages --------------------------------------------------------------------------------
 
