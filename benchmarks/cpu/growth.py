@@ -1,9 +1,9 @@
 """What an index costs as it grows, beside Lance, LanceDB, tantivy and FAISS alone, in one run.
 
-    python benchmarks/cpu/growth.py TEXTS...                         # 10^4, 10^5 and 10^6 passages,
-    about an hour python benchmarks/cpu/growth.py TEXTS... --columns 10000x8       # a quick look
-    python benchmarks/cpu/growth.py TEXTS... --columns 1000000x1000 --peers    # 1,000 long
-    documents, no peers
+    python benchmarks/cpu/growth.py TEXTS...                      # 10^4 to 10^6, about an hour
+    python benchmarks/cpu/growth.py TEXTS... --columns 10000x8    # a quick look
+    # 1,000 long documents, no peers
+    python benchmarks/cpu/growth.py TEXTS... --columns 1000000x1000 --peers
 
 TEXTS are `.jsonl.zst` files with a field `text`. Texts are cut into passages of 560 characters. A
 column is a number of passages and how many make a document; peers hold passages, whose documents

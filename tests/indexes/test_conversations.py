@@ -234,6 +234,19 @@ def test_a_signature_counts_once_however_documents_came(tmp_path: Path) -> None:
     assert len({*counted}) == 1
 
 
+def test_a_footer_that_all_mails_have_answers_no_question(tmp_path: Path) -> None:
+    footer = (
+        "\n\n-- \nQuarry Lime Ltd\nThis mail is confidential. If it reached you by mistake, please"
+        " tell the sender and delete it."
+    )
+    mails = [mail(n, f"Load {n} left the quarry.{footer}", thread=f"{n}@x") for n in range(1, 21)]
+    rule = "Mail that reached you by mistake goes to Edda in room 12, who tells the sender."
+    build_index([*mails, mail(21, f"{rule}{footer}", thread="21@x")], tmp_path / "i")
+    hit = Retriever.load(tmp_path / "i").search("Whom do I tell of a mail sent by mistake?", k=1)[0]
+    assert hit.id == "m21"
+    assert "room 12" in hit.text[slice(*hit.best_sentence)]
+
+
 def test_what_is_forwarded_is_found_before_what_says_nothing_of_it(tmp_path: Path) -> None:
     others = [mail(n, f"The gate has code 44{n}.", thread=f"{n}@x") for n in range(2, 9)]
     build_index([*others, mail(1, f"For you.\n\n{FORWARDED}", thread="1@x")], tmp_path / "i")

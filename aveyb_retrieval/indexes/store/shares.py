@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 FORWARDED_SHARE = 0.5  # of a mail that is forwarded, which the index may lack otherwise
 QUOTED_SHARE = 0.1
 SIGNED_SHARE = 0.05  # of a signature or disclaimer
+FIRST_SIGNED_SHARE = 0.2  # of one among those with the same words
 
 _SHARES = np.empty(len(Repetition), np.float32)
 _SHARES[Repetition.OWN] = 1

@@ -53,7 +53,12 @@ from aveyb_retrieval.indexes.store.filters import (
 from aveyb_retrieval.indexes.store.manifest import DOCUMENTS, ROW_TABLES, TableFiles
 from aveyb_retrieval.indexes.store.rows import CALLED, FORMS, VECTOR, WORDS, RowTable
 from aveyb_retrieval.indexes.store.session import damage
-from aveyb_retrieval.indexes.store.shares import FORWARDED_SHARE, QUOTED_SHARE, SIGNED_SHARE
+from aveyb_retrieval.indexes.store.shares import (
+    FIRST_SIGNED_SHARE,
+    FORWARDED_SHARE,
+    QUOTED_SHARE,
+    SIGNED_SHARE,
+)
 from aveyb_retrieval.indexes.store.words import PLAIN
 from aveyb_retrieval.indexes.types import (
     END_NUMBER,
@@ -494,16 +499,18 @@ class Tables:
     def repeating(self) -> tuple[IntArray, FloatArray]:
         """Numbers `[n]`, ascending, and shares `[n]` of all passages that count less than 1.
 
-        Of signatures that are copies, that of the document counts in full whose id has the least
-        hash. A quotation counts as what is forwarded does if its mail is the only one of its
-        thread: the mail that it quotes is not in the index.
+        A signature that no other mail has counts in full. Of those that are copies, that of the
+        document whose id has the least hash counts more than the others. A quotation counts as what
+        is forwarded does if its mail is the only one of its thread: the mail that it quotes is not
+        in the index.
         """
         numbers, shares = self._below_one(self.passages, SHARE)
         shares = shares.copy()
         is_signed = shares == np.float32(SIGNED_SHARE)
-        if is_signed.any():
-            shares[np.flatnonzero(is_signed)[self._first_copies(numbers[is_signed])]] = 1
         is_quoted = shares == np.float32(QUOTED_SHARE)
+        if is_signed.any():
+            firsts, copies = self._first_copies(numbers[is_signed])
+            shares[np.flatnonzero(is_signed)[firsts]] = np.where(copies > 1, FIRST_SIGNED_SHARE, 1)
         if is_quoted.any():
             docs = numbers[is_quoted] >> PASSAGE_BITS
             is_alone = np.isin(docs, self._alone_in_threads())
@@ -519,15 +526,18 @@ class Tables:
         is_known = (digests != NO_THREAD) & (digests & UNLINKED == 0)
         return docs[is_known & (counts[places] == 1)]
 
-    def _first_copies(self, numbers: IntArray) -> IntArray:
-        """The places, among passages `[n]`, of the first of those alike, by hashes of ids."""
+    def _first_copies(self, numbers: IntArray) -> tuple[IntArray, IntArray]:
+        """The places `[m]`, among passages `[n]`, of the first of those alike, by hashes of ids,
+        and how many are alike, `[m]`.
+        """
         rows = self.documents.scan(["doc", "rank"])
         docs, ranks = rows["doc"].to_numpy(), rows["rank"].to_numpy()
         order = np.argsort(docs)
         places = order[np.searchsorted(docs, numbers >> PASSAGE_BITS, sorter=order)]
         first = np.lexsort((numbers, ranks[places]))
-        _, firsts = np.unique(self.copies("passage", numbers)[first], return_index=True)
-        return first[firsts]
+        digests = self.copies("passage", numbers)[first]
+        _, firsts, counts = np.unique(digests, return_index=True, return_counts=True)
+        return first[firsts], counts
 
     def _below_one(self, table: LanceTable | RowTable, column: str) -> tuple[IntArray, FloatArray]:
         rows = table.scan([table.key, column])
