@@ -42,7 +42,7 @@ def measure(folder: Path, models: list[str], every: int) -> list[dict[str, Any]]
     with tempfile.TemporaryDirectory() as top:
         for model in models:
             for language, corpus in sorted(corpora.items()):
-                place = Path(top, f"{model}-{language}")
+                place = Path(top, f"{Path(model).name}-{language}")
                 loaded_by = None if model == "default" else model
                 build_index(corpus["paragraphs"], place, model=loaded_by)
                 questions = corpus["questions"][::every]
