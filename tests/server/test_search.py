@@ -429,11 +429,17 @@ def test_a_new_version_is_followed(open_client, tmp_path):
     wait_for(lambda: client.get("/documents/new").status_code == 404)
 
 
-def test_a_writer_of_a_model_that_the_server_has_left_is_closed(tmp_path, monkeypatch):
+@pytest.fixture
+def two_models(monkeypatch):
+    """Two models, of which a server loads the one that an index was made with."""
     models = {each.fingerprint: each for each in (CountingEmbedder(), CountingEmbedder(seed="b"))}
-    first, second = models.values()
     loaded = lambda places, description, **options: models[description["fingerprint"]]
     monkeypatch.setattr("aveyb_retrieval.server.indexes.load_recorded", loaded)
+    return tuple(models.values())
+
+
+def test_a_writer_of_a_model_that_the_server_has_left_is_closed(tmp_path, two_models):
+    first, second = two_models
     build_index(make_documents(10), tmp_path / "a", model=first)
     indexes = Indexes.open({"a": tmp_path / "a"})
     before = indexes.writer("a")
@@ -449,12 +455,9 @@ def test_a_writer_of_a_model_that_the_server_has_left_is_closed(tmp_path, monkey
 
 
 def test_a_server_moves_to_the_index_of_another_model_without_a_failed_request(
-    tmp_path, monkeypatch
+    tmp_path, two_models
 ):
-    models = {each.fingerprint: each for each in (CountingEmbedder(), CountingEmbedder(seed="b"))}
-    first, second = models.values()
-    loaded = lambda places, description, **options: models[description["fingerprint"]]
-    monkeypatch.setattr("aveyb_retrieval.server.indexes.load_recorded", loaded)
+    first, second = two_models
     for name in ("old", "b"):
         build_index(make_documents(10), tmp_path / name, model=first)
     (tmp_path / "a").symlink_to("old")
@@ -491,11 +494,8 @@ def test_a_server_moves_to_the_index_of_another_model_without_a_failed_request(
             ]
 
 
-def test_the_model_that_was_left_is_let_go(tmp_path, monkeypatch):
-    models = {each.fingerprint: each for each in (CountingEmbedder(), CountingEmbedder(seed="b"))}
-    first, second = models.values()
-    loaded = lambda places, description, **options: models[description["fingerprint"]]
-    monkeypatch.setattr("aveyb_retrieval.server.indexes.load_recorded", loaded)
+def test_the_model_that_was_left_is_let_go(tmp_path, two_models):
+    first, second = two_models
     build_index(make_documents(10), tmp_path / "a", model=first)
     indexes = Indexes.open({"a": tmp_path / "a"})
     old = weakref.ref(indexes.model)

@@ -9,6 +9,7 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
 from transformers import TrainerState
 
 from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
@@ -76,6 +77,21 @@ def with_identity(loss: DistillationLoss) -> DistillationLoss:
     """The loss with a head that changes nothing."""
     torch.nn.init.eye_(loss.head.weight)
     return loss
+
+
+def distilled(
+    tokenizer: AveyBTokenizer,
+    teacher: str,
+    folder: Path,
+    settings: DistillSettings,
+    *,
+    resume: bool = False,
+) -> SentenceTransformer:
+    """A new student that learned TEXTS of a teacher, in a run folder."""
+    student = make(folder.with_name(f"{folder.name}-start"), tokenizer)
+    run = TrainingRun(folder, DATA, resume=resume, device="cpu")
+    train_distill(student, TEXTS, teacher, run, settings=settings)
+    return student
 
 
 def test_a_perfect_student_has_no_loss() -> None:
@@ -158,16 +174,10 @@ def test_a_teacher_of_another_dimension(
 ) -> None:
     make(tmp_path / "other", tokenizer, seed=9, hidden_size=40)
 
+    settings = replace(SETTINGS, steps=2, save_every=1)
+
     def run(name: str, resume: bool = False) -> None:
-        student = make(tmp_path / "start", tokenizer)
-        settings = replace(SETTINGS, steps=2, save_every=1)
-        train_distill(
-            student,
-            TEXTS,
-            name,
-            TrainingRun(tmp_path / "run", DATA, resume=resume, device="cpu"),
-            settings=settings,
-        )
+        distilled(tokenizer, name, tmp_path / "run", settings, resume=resume)
 
     run(teacher)
     for resume in (False, True):
@@ -183,8 +193,6 @@ def test_a_teacher_of_another_dimension(
 def test_distillation_moves_the_student_towards_the_teacher(
     tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path
 ) -> None:
-    from sentence_transformers import SentenceTransformer
-
     student = make(tmp_path / "student", tokenizer)
     wanted = SentenceTransformer(teacher, device="cpu").encode(TEXTS)
 
@@ -213,16 +221,8 @@ def test_distillation_moves_the_student_towards_the_teacher(
 def test_interrupted_and_resumed_equals_unbroken(
     tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path
 ) -> None:
-    def run(name: str, resume: bool = False):
-        student = make(tmp_path / f"{name}-start", tokenizer)
-        train_distill(
-            student,
-            TEXTS,
-            teacher,
-            TrainingRun(tmp_path / name, DATA, resume=resume, device="cpu"),
-            settings=SETTINGS,
-        )
-        return student
+    def run(name: str, resume: bool = False) -> SentenceTransformer:
+        return distilled(tokenizer, teacher, tmp_path / name, SETTINGS, resume=resume)
 
     whole = run("whole")
     with pytest.MonkeyPatch.context() as patch:
@@ -234,19 +234,10 @@ def test_interrupted_and_resumed_equals_unbroken(
 def test_a_checkpoint_that_a_killed_run_left_half_written_is_passed_over(
     tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path
 ) -> None:
-    def run(resume: bool = False):
-        settings, student = (
-            replace(SETTINGS, steps=3, save_every=1),
-            make(tmp_path / "start", tokenizer),
-        )
-        train_distill(
-            student,
-            TEXTS,
-            teacher,
-            TrainingRun(tmp_path / "run", DATA, resume=resume, device="cpu"),
-            settings=settings,
-        )
-        return student
+    settings = replace(SETTINGS, steps=3, save_every=1)
+
+    def run(resume: bool = False) -> SentenceTransformer:
+        return distilled(tokenizer, teacher, tmp_path / "run", settings, resume=resume)
 
     whole, newest = run(), tmp_path / "run" / "checkpoints" / "checkpoint-3"
     for path in newest.rglob("*.*"):
@@ -287,16 +278,8 @@ def test_a_run_killed_around_the_end_of_a_checkpoint_is_resumed(
 ) -> None:
     settings = replace(SETTINGS, steps=4, save_every=1, keep=1)
 
-    def run(name: str, resume: bool = False):
-        student = make(tmp_path / f"{name}-start", tokenizer)
-        train_distill(
-            student,
-            TEXTS,
-            teacher,
-            TrainingRun(tmp_path / name, DATA, resume=resume, device="cpu"),
-            settings=settings,
-        )
-        return student
+    def run(name: str, resume: bool = False) -> SentenceTransformer:
+        return distilled(tokenizer, teacher, tmp_path / name, settings, resume=resume)
 
     whole = run("whole")
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
@@ -313,16 +296,8 @@ def test_a_checkpoint_without_the_head_is_passed_over(
 ) -> None:
     settings = replace(SETTINGS, steps=3, save_every=1)
 
-    def run(resume: bool = False):
-        student = make(tmp_path / "start", tokenizer)
-        train_distill(
-            student,
-            TEXTS,
-            teacher,
-            TrainingRun(tmp_path / "run", DATA, resume=resume, device="cpu"),
-            settings=settings,
-        )
-        return student
+    def run(resume: bool = False) -> SentenceTransformer:
+        return distilled(tokenizer, teacher, tmp_path / "run", settings, resume=resume)
 
     whole = run()
     (tmp_path / "run" / "checkpoints" / "checkpoint-3" / "loss.safetensors").unlink()
