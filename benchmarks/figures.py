@@ -479,18 +479,6 @@ def agents(document: Any) -> list[Row]:
     ]
 
 
-def models(document: Any) -> list[Row]:
-    """Return a row for each way of searching: NDCG@10 of short texts, meetings and textbooks."""
-    names = {
-        "default": "embedded, default",
-        "maxsim": 'embedded, reranked (`rerank="maxsim"`)',
-        "vectors": "embedded, vectors",
-        "index_minilm": "MiniLM, passages of 128 tokens, default search",
-        "minilm": "MiniLM, vectors, cut at its 256 tokens",
-    }
-    return [{"label": label, **quality_of(document, key)} for key, label in names.items()]
-
-
 def passage_settings(names: Mapping[str, str]) -> Rows:
     """Return a row for each system of passages.json that is named: its label, its row by set and
     scope.

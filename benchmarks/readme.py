@@ -662,7 +662,15 @@ BLOCKS: dict[str, Sequence[Table | Paragraph] | Callable[[], str]] = {
     "models": [
         Table(
             "quality.json",
-            figures.models,
+            figures.quality(
+                {
+                    "default": "embedded, default",
+                    "maxsim": 'embedded, reranked (`rerank="maxsim"`)',
+                    "vectors": "embedded, vectors",
+                    "index_minilm": "MiniLM, passages of 128 tokens, default search",
+                    "minilm": "MiniLM, vectors, cut at its 256 tokens",
+                }
+            ),
             {
                 "search": "{label}",
                 "short texts (4 sets)": "{short}",

@@ -238,9 +238,10 @@ def _in_options(context: click.Context, message: str) -> str:
     if isinstance(command, click.Group):
         command = command.get_command(context, context.invoked_subcommand or "")
     for option in command.params if command else ():
-        for written in (f"{option.name}=", f"{option.name} "):
+        for written in (f"{option.name}=", f"{option.name} is "):
             if message.startswith(written):
-                return f"{option.opts[0]} {message.removeprefix(written)}"
+                said = message.removeprefix(option.name or "").removeprefix("=").lstrip()
+                return f"{option.opts[0]} {said}"
     return message
 
 

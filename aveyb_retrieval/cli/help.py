@@ -87,7 +87,7 @@ SECTIONS = {
         "--log-questions",
         "--originals",
     ),
-    "ServerLimits": tuple(
+    "Limits": tuple(
         flag(limit.name) for limit in fields(ServerLimits) if flag(limit.name) not in _MODEL
     ),
     "Model": _MODEL,

@@ -153,7 +153,7 @@ class EncoderSettings(Settings, frozen=True, kw_only=True):
         for name, other in _CHOICES_OF_OTHERS.items():
             if name not in cls.__struct_fields__ and fields.get(name) is not None:
                 raise ConfigError(
-                    f"AveyBConfig.{name} is {fields[name]!r}, a choice that {other} alone has; use"
+                    f"{owner}.{name} is {fields[name]!r}, a choice that {other} alone has; use"
                     " that, or leave it out"
                 )
         return super().read(fields, owner)

@@ -126,10 +126,8 @@ class Indexes:
 
     def writer(self, name: str) -> Index:
         """Return an index to be changed, by one thread at a time."""
-        with self._moving:
-            retired, self._retired = self._retired, []
-        for index in retired:  # here: the thread that changed it is this one
-            index.close()
+        while self._retired:  # closed here: the thread that changed them is this one
+            self._retired.pop().close()
         if name not in self._writers:
             path = self.retrievers[name].path
             model = None

@@ -99,7 +99,7 @@ def test_without_the_program_pictures_are_counted_and_documents_of_them_named(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    write = {"docx": lambda *items: letter(*items), "pptx": lambda *items: slides([*items])}[kind]
+    write = {"docx": letter, "pptx": lambda *items: slides([*items])}[kind]
     folder = tmp_path / "docs"
     folder.mkdir()
     other = saved(drawn("It snows in the harbour", size=(1000, 200)), "PNG")

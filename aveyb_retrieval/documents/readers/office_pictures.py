@@ -87,6 +87,8 @@ def read_office_pictures(
         data = package.picture(name) if _has_dots(name) else None
         if data is not None and len(data) >= MIN_PICTURE_BYTES:
             contents[name] = data
+    if not contents:
+        return OfficePictures()
     return OfficePictures(read_inner_pictures(contents, size, limits), why_unavailable(limits))
 
 

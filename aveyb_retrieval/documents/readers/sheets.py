@@ -205,9 +205,7 @@ def _string(item: Any) -> str:
             align = child.find(f"{S}rPr/{S}vertAlign")
             shift = 0 if align is None else SHIFTS.get(align.get("val"), 0)
             parts.append(shifted("".join(parts[-3:]), words, shift))
-    text = _ESCAPED.sub(lambda match: chr(int(match[1], 16)), "".join(parts))
-    # halves of a character are put together; one without the other is no character
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return _ESCAPED.sub(lambda match: chr(int(match[1], 16)), "".join(parts))
 
 
 def _styles(root: Any | None) -> tuple[list[str], set[int]]:

@@ -119,7 +119,10 @@ def save_again(model: SentenceTransformer, tokenizer: Tokenizer | None, folder: 
     """Save a trained model with our own form of its tokenizer, which sentence-transformers does not
     know.
     """
-    model.save(str(folder), create_model_card=False)
+    from aveyb_retrieval.encoder.progress_bars import without_progress_bars
+
+    with without_progress_bars():
+        model.save(str(folder), create_model_card=False)
     if tokenizer is not None:
         tokenizer.save(folder)  # this writes tokenizer_config.json anew, without a limit
         if model.max_seq_length is not None and model.max_seq_length < NO_LIMIT_TOKENS:

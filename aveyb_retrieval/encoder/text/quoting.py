@@ -19,7 +19,7 @@ import re
 from bisect import bisect_right
 from enum import IntEnum
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -233,13 +233,22 @@ def _repetition(text: str, pieces: list[_Piece], passage: Span) -> Repetition:
     return least
 
 
-def quotes(mail: str, earlier: str) -> bool:
-    """Return whether a mail quotes at least half of what an earlier one says itself."""
-    said = _word_runs(_own_text(earlier))
-    if not said:
-        return False
-    quoted = _word_runs(" ".join(mail[start:stop] for start, stop in repeated_spans(mail)))
-    return 2 * len(said & quoted) >= len(said)
+WordRuns: TypeAlias = "set[tuple[str, ...]]"
+
+
+def said_runs(mail: str) -> WordRuns:
+    """Return the runs of words that a mail says itself."""
+    return _word_runs(_own_text(mail))
+
+
+def quoted_runs(mail: str) -> WordRuns:
+    """Return the runs of words that a mail repeats."""
+    return _word_runs(" ".join(mail[start:stop] for start, stop in repeated_spans(mail)))
+
+
+def are_quoted(said: WordRuns, quoted: WordRuns) -> bool:
+    """Return whether at least half of what an earlier mail says is among what a mail repeats."""
+    return bool(said) and 2 * len(said & quoted) >= len(said)
 
 
 def _own_text(mail: str) -> str:
@@ -253,7 +262,7 @@ def _own_text(mail: str) -> str:
     return " ".join([*parts, mail[position:]])
 
 
-def _word_runs(text: str) -> set[tuple[str, ...]]:
+def _word_runs(text: str) -> WordRuns:
     """Runs of some words each, or the only one of a shorter text; none of one without words."""
     words = _WORDS.findall(text[:_LONGEST_COMPARED].casefold())
     if not words:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
 # characters between two quotation marks; a mark further away belongs to another quotation
-MAX_ANSWER_CHARACTERS = 20_000
+MAX_QUOTATION_CHARACTERS = 20_000
 UNSPACED = (  # scripts written without spaces
     "\u0e00-\u0eff\u1780-\u17ff\u1000-\u109f\u2e80-\u9fff\uac00-\ud7a3"
 )
@@ -254,7 +254,7 @@ class _Pairs:
 
     def _close(self, number: int, end: int, after: int) -> None:
         first = self._opened[number].at + len(self._opened[number].sign)
-        if 0 <= end - first <= MAX_ANSWER_CHARACTERS:
+        if 0 <= end - first <= MAX_QUOTATION_CHARACTERS:
             self._pairs.append((first, end, after))
         del self._opened[number:]
 

@@ -327,8 +327,7 @@ class Snapshot:
 
     def ranks(self) -> tuple[IntArray, IntArray]:
         """All documents `[n]`, and the hashes of their ids `[n]`."""
-        rows = self.tables.documents.scan(["doc", "rank"])
-        return rows["doc"].to_numpy(), rows["rank"].to_numpy()
+        return self.tables.ranks()
 
     def mean_of(self, docs: IntArray, ranks: IntArray) -> FloatArray:
         """The mean `[d]` of the vectors of those of some documents whose ids have the

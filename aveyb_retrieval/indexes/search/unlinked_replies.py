@@ -8,11 +8,12 @@ mail of the same subject that it quotes.
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.encoder.text.quoting import quotes
+from aveyb_retrieval.encoder.text.quoting import WordRuns, are_quoted, quoted_runs, said_runs
 from aveyb_retrieval.encoder.text.subjects import bare_subject
 from aveyb_retrieval.indexes.search.dates import instant
 from aveyb_retrieval.indexes.store.copies import NO_THREAD, UNLINKED
@@ -56,13 +57,26 @@ def _answered(
     """Unlinked replies, each with the newest earlier mail that it quotes."""
     for docs in _by_subject(evidence.documents.metadata(mails)):
         replies = [place for place, doc in enumerate(docs) if place and doc in unlinked]
-        texts = evidence.document_texts(docs) if replies else {}
-        for place in replies:
-            reply = docs[place]
-            earlier = reversed(docs[:place])
-            quoted = next((doc for doc in earlier if quotes(texts[reply], texts[doc])), None)
-            if quoted is not None:
-                yield reply, quoted
+        if replies:
+            yield from _answered_of_subject(evidence, docs[: replies[-1] + 1], replies)
+
+
+def _answered_of_subject(
+    evidence: Evidence, docs: Sequence[int], replies: Sequence[int]
+) -> Iterator[tuple[int, int]]:
+    """Those of one subject: the replies are at these places of its mails, oldest first."""
+    texts = evidence.document_texts(docs)
+
+    @cache
+    def said(doc: int) -> WordRuns:
+        return said_runs(texts[doc])
+
+    for place in replies:
+        quoted = quoted_runs(texts[docs[place]])
+        earlier = (doc for doc in reversed(docs[:place]) if are_quoted(said(doc), quoted))
+        answered = next(earlier, None)
+        if answered is not None:
+            yield docs[place], answered
 
 
 def _by_subject(metadata: Mapping[int, Mapping[str, object]]) -> Iterator[list[int]]:

@@ -446,7 +446,7 @@ class Changes:
 
 @dataclass(frozen=True)
 class Manifest:
-    """TableFiles of a version's manifest."""
+    """What the manifest of a version holds."""
 
     number: int  # counts the versions of an index, from 1
     build: str  # identifies the index: given by chance when it is built, kept by all its changes

@@ -526,12 +526,16 @@ class Tables:
         is_known = (digests != NO_THREAD) & (digests & UNLINKED == 0)
         return docs[is_known & (counts[places] == 1)]
 
+    def ranks(self) -> tuple[IntArray, IntArray]:
+        """All documents `[n]`, and the hashes of their ids `[n]`."""
+        rows = self.documents.scan(["doc", "rank"])
+        return rows["doc"].to_numpy(), rows["rank"].to_numpy()
+
     def _first_copies(self, numbers: IntArray) -> tuple[IntArray, IntArray]:
         """The places `[m]`, among passages `[n]`, of the first of those alike, by hashes of ids,
         and how many are alike, `[m]`.
         """
-        rows = self.documents.scan(["doc", "rank"])
-        docs, ranks = rows["doc"].to_numpy(), rows["rank"].to_numpy()
+        docs, ranks = self.ranks()
         order = np.argsort(docs)
         places = order[np.searchsorted(docs, numbers >> PASSAGE_BITS, sorter=order)]
         first = np.lexsort((numbers, ranks[places]))
