@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 _SHARES_REMEMBERED = 65_536  # shares of passages, of one version
 _REMEMBERED_VALUES = 10_000  # values that are remembered of one version
-FORMAT_VERSION = 9
+FORMAT_VERSION = 10
 NOT_THERE = "the collection is not there; publish it with `aveyb-index publish`"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,30}")
 

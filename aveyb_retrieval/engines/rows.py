@@ -31,18 +31,21 @@ from aveyb_retrieval.indexes.store.filters import (
     NOTHING,
     FilterCompiler,
     FilterCondition,
+    elements,
     field_keys,
     is_number,
+    items_of,
     join,
     nearest_float,
     negate,
+    values_at,
 )
 from aveyb_retrieval.indexes.store.postings import POSTING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from aveyb_retrieval.indexes.store.filters import Scalar
+    from aveyb_retrieval.indexes.store.filters import Expression, Scalar
     from aveyb_retrieval.indexes.store.words import Language
 
 _MIN_FLOAT_INTEGER = 1 << 64  # whole numbers from here on are those of floats
@@ -53,8 +56,8 @@ def describe(metadata: Mapping[str, Any]) -> tuple[list[int], dict[str, Any]]:
     """The facts and bounds of metadata."""
     facts: dict[int, None] = {}
     bounds: dict[str, Any] = {}
-    for path, value in _fields(metadata, []):
-        scalars = [item for item in _elements(value) if not isinstance(item, (list, dict))]
+    for path, value in _fields(metadata):
+        scalars = [item for item in elements(value) if not isinstance(item, (list, dict))]
         kinds = {"list": isinstance(value, list), "text": isinstance(value, str)}
         kinds["empty"] = not isinstance(value, bool) and value in _EMPTY
         named = ["exists", *(name for name, holds in kinds.items() if holds)]
@@ -105,6 +108,12 @@ class FactFilters(FilterCompiler):
             f' text with {{"$gte": {text!r}, "$lt": the text behind all that begin so}}'
         )
 
+    def matches(self, expression: Expression) -> FilterCondition:
+        raise ConfigError(
+            f"filter: $regex on {expression.field!r}: only for index directories; a database can"
+            " compare whole texts ($in) and parts ($contains)"
+        )
+
     def is_list(self, field: str) -> FilterCondition:
         return self._holds(_fact(field_keys(field), "list"))
 
@@ -126,18 +135,30 @@ class FactFilters(FilterCompiler):
         return FilterCondition(self.holds.format(", ".join(map(str, facts))), ())
 
 
-def _fields(value: Mapping[str, Any], path: list[str]) -> Iterator[tuple[list[str], Any]]:
-    """Every field of an object and of those inside it; those inside lists have no path."""
+def _fields(metadata: Mapping[str, Any]) -> Iterator[tuple[list[str], Any]]:
+    """Every field of an object and of those inside it, with its value; one inside a list of objects
+    has the list of all values that its path leads to.
+    """
+    paths: dict[tuple[str, ...], bool] = {}
+    _list_paths(metadata, (), False, paths)
+    for path, in_list in paths.items():
+        values = values_at(metadata, path)
+        yield list(path), values if in_list else values[0]
+
+
+def _list_paths(
+    value: Mapping[str, Any],
+    path: tuple[str, ...],
+    in_list: bool,
+    paths: dict[tuple[str, ...], bool],
+) -> None:
+    """Note all paths below an object, and whether they lead through a list."""
     for key, item in value.items():
-        yield [*path, key], item
-        if isinstance(item, dict):
-            yield from _fields(item, [*path, key])
-
-
-def _elements(value: Any) -> Iterator[Any]:
-    """What conditions look at: a value, or the elements of a list and those of lists in it."""
-    for item in value if isinstance(value, list) else [value]:
-        yield from item if isinstance(item, list) else [item]
+        place = (*path, key)
+        paths[place] = in_list
+        for inner in items_of(item):
+            if isinstance(inner, dict):
+                _list_paths(inner, place, in_list or isinstance(item, list), paths)
 
 
 def _equal(path: list[str], value: Scalar) -> int:

@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from aveyb_retrieval import AveyBError, ConfigError, Document, Index, InputError, __version__
 from aveyb_retrieval.errors import extra_for, no_option, shortened, without_flags
 from aveyb_retrieval.indexes.search.prompts import source_to_prompt
-from aveyb_retrieval.indexes.search.stored_documents import (
-    CHARACTERS,
-    MAX_PATTERN_CHARACTERS,
-    excerpt,
-)
+from aveyb_retrieval.indexes.search.stored_documents import CHARACTERS, excerpt
+from aveyb_retrieval.indexes.store.expressions import MAX_PATTERN_CHARACTERS
 from aveyb_retrieval.integrations.mcp_answers import (
     MAX_BYTES,
     MAX_METADATA_BYTES,

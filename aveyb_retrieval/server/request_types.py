@@ -27,7 +27,8 @@ from aveyb_retrieval.indexes.search.options import (
     unknown_option,
 )
 from aveyb_retrieval.indexes.search.several import MAX_INDEXES
-from aveyb_retrieval.indexes.search.stored_documents import MAX_MATCHES, MAX_PATTERN_CHARACTERS
+from aveyb_retrieval.indexes.search.stored_documents import MAX_MATCHES
+from aveyb_retrieval.indexes.store.expressions import MAX_PATTERN_CHARACTERS
 from aveyb_retrieval.server.limits import ServerLimits
 
 limits = ServerLimits()

@@ -35,8 +35,8 @@ MADE = {
     "documents/folders.py:compile": (
         "the parts of `path_fields` between slashes, for paths that the system has"
     ),
-    "indexes/search/stored_documents.py:compile": (
-        "what the caller of `grep` asks for: stopped by `regex` after `seconds`"
+    "indexes/store/expressions.py:compile": (
+        "what the caller of `grep` or a filter asks for: stopped by `regex` after `SECONDS`"
     ),
     "server/search.py:fullmatch": "a cursor: digits of bounded numbers",
 }

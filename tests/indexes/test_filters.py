@@ -4,6 +4,8 @@ becomes syntax.
 
 from __future__ import annotations
 
+import re
+import time
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +31,15 @@ SCALARS = st.one_of(
     st.sampled_from([0.5, -1.5, 2.0]),
     st.sampled_from(["", "a", "b", "2", "ab", "{}", "[]"]),
 )
-FIELDS = ["x", "y", "n", "n.inner"]
+FIELDS = ["x", "y", "n", "n.inner", "parties.name", "parties.tags"]
+PARTY = st.fixed_dictionaries({}, optional={"name": SCALARS, "tags": st.lists(SCALARS, max_size=2)})
 METADATA = st.fixed_dictionaries(
     {},
     optional={
         "x": st.one_of(SCALARS, st.lists(SCALARS, max_size=3)),
         "y": SCALARS,
         "n": st.fixed_dictionaries({}, optional={"inner": SCALARS}),
+        "parties": st.one_of(PARTY, st.lists(PARTY, max_size=3)),
     },
 )
 ORDERED = st.one_of(
@@ -53,6 +57,7 @@ CONDITION = st.one_of(
     st.fixed_dictionaries({"$is_empty": st.booleans()}),
     st.fixed_dictionaries({"$contains": SCALARS}),
     st.fixed_dictionaries({"$startsWith": st.sampled_from(["", "a", "ab", "b", "2"])}),
+    st.fixed_dictionaries({"$regex": st.sampled_from(["a", "^a", "b$", "^$", "[ab]b", r"\d|\["])}),
     st.fixed_dictionaries({"$any": st.lists(SCALARS, max_size=3)}),
     st.fixed_dictionaries({"$all": st.lists(SCALARS, max_size=3)}),
     st.fixed_dictionaries({"$not": st.fixed_dictionaries({"$all": st.lists(SCALARS, max_size=2)})}),
@@ -75,11 +80,16 @@ MISSING = object()
 
 
 def value_of(metadata: Any, field: str) -> Any:
+    values, through_list = [metadata], False
     for key in field.split("."):
-        if not isinstance(metadata, dict) or key not in metadata:
-            return MISSING
-        metadata = metadata[key]
-    return metadata
+        through_list = through_list or any(isinstance(value, list) for value in values)
+        objects = [
+            item for value in values for item in (value if isinstance(value, list) else [value])
+        ]
+        values = [item[key] for item in objects if isinstance(item, dict) and key in item]
+    if not values:
+        return MISSING
+    return values if through_list else values[0]
 
 
 def elements(value: Any) -> list[Any]:
@@ -152,6 +162,8 @@ def operator(value: Any, op: str, operand: Any) -> bool:
     found = elements(value)
     if op == "$startsWith":
         return any(isinstance(v, str) and v.startswith(operand) for v in found)
+    if op == "$regex":
+        return any(isinstance(v, str) and re.search(operand, v) for v in found)
     if op == "$in":
         return any(compare(v, "$eq", wanted) for v in found for wanted in operand)
     return any(compare(v, op, operand) for v in found)
@@ -195,6 +207,10 @@ METADATAS = [
     {},
     *({field: value} for field, value in product(("x", "y"), [*VALUES, *LISTS, {}, {"inner": 1}])),
     *({"n": {"inner": value}} for value in [*VALUES, *LISTS]),
+    *({"parties": [{"name": value}]} for value in VALUES),
+    *({"parties": [{"name": value}, {"name": "b", "tags": ["a"]}, 7, {}]} for value in VALUES),
+    *({"parties": {"name": value, "tags": [value]}} for value in VALUES),
+    *({"parties": value} for value in (*VALUES, *LISTS, [[{"name": "a"}]])),
     *(
         {"x": one, "y": other, "n": {"inner": one}}
         for one, other in zip(VALUES, VALUES[::-1], strict=True)
@@ -437,12 +453,130 @@ def test_texts_and_elements_that_begin_with_a_text_are_selected(select: Any) -> 
     assert select(PATHS, {"title": {"$startsWith": "3"}}) == []
 
 
-DOTS: list[dict[str, Any]] = [{"a.b": 1}, {"a": {"b": 1}}, {"a": [{"b": 1}]}]
+DOTS: list[dict[str, Any]] = [
+    {"a.b": 1},
+    {"a": {"b": 1}},
+    {"a": [{"b": 1}]},
+    {"a": [{"b": 2}, {"b": [3, 1]}]},
+    {"$a": 1},
+    {"a": {"$b": 1}},
+    {"$and": {"$b.c": 1}},
+]
 
 
 def test_a_dot_descends_and_can_be_escaped(select: Any) -> None:
     assert select(DOTS, {"a\\.b": 1}) == [0]
-    assert select(DOTS, {"a.b": 1}) == [1]
+    assert select(DOTS, {"a.b": 1}) == [1, 2, 3]
+
+
+def test_fields_may_begin_with_a_dollar_sign(select: Any) -> None:
+    assert select(DOTS, {"\\$a": 1}) == [4]
+    assert select(DOTS, {"a.$b": 1}) == select(DOTS, {"a.\\$b": 1}) == [5]
+    assert select(DOTS, {"\\$and.$b\\.c": {"$gte": 1}}) == [6]
+
+
+CONTRACTS: list[dict[str, Any]] = [
+    {"parties": [{"name": "Acme GmbH", "roles": ["buyer"]}, {"name": "Bolt Ltd"}]},
+    {"parties": [{"name": "Bolt Ltd", "roles": ["seller", "agent"]}]},
+    {"parties": {"name": "Acme GmbH"}},
+    {"parties": []},
+    {"deal": {"lots": [{"bids": [{"by": "Ada"}, {"by": "Bob"}]}, {"bids": [{"by": "Cy"}]}]}},
+    {"parties": [[{"name": "Bolt Ltd"}], {"name": ""}]},
+]
+
+
+@pytest.mark.parametrize(
+    ("where", "places"),
+    [
+        ({"parties.name": "Acme GmbH"}, [0, 2]),
+        ({"parties.name": {"$in": ["Bolt Ltd"]}}, [0, 1]),
+        ({"parties.name": {"$nin": ["Bolt Ltd"]}}, [2, 3, 4, 5]),
+        ({"parties.name": {"$startsWith": "Bolt"}}, [0, 1]),
+        ({"parties.name": {"$all": ["Acme GmbH", "Bolt Ltd"]}}, [0]),
+        ({"parties.name": {"$any": ["Bolt Ltd"]}}, [0, 1]),
+        ({"parties.name": {"$contains": "Bolt Ltd"}}, [0, 1]),
+        # one name is a text, the name of each of a list is an element
+        ({"parties.name": {"$contains": "me G"}}, [2]),
+        ({"parties.name": {"$exists": True}}, [0, 1, 2, 5]),
+        ({"parties.name": {"$is_empty": True}}, [3, 4]),
+        ({"parties.name": ""}, [5]),
+        ({"parties.roles": "agent"}, [1]),
+        ({"parties.roles": {"$regex": "^(buy|sell)er$"}}, [0, 1]),
+        ({"deal.lots.bids.by": "Cy"}, [4]),
+        ({"deal.lots.bids.by": {"$gt": "Bob", "$regex": "y"}}, [4]),
+    ],
+)
+def test_a_path_leads_through_lists_of_objects(
+    select: Any, where: dict[str, Any], places: list[int]
+) -> None:
+    assert select(CONTRACTS, where) == places
+
+
+def test_values_are_counted_through_lists_of_objects(tmp_path: Path) -> None:
+    with Index.create(tmp_path / "ix", model=FakeEmbedder()) as index:
+        index.add([{"_id": f"{i}", "text": "w", **each} for i, each in enumerate(CONTRACTS)])
+        assert index.values("parties.name") == [("Acme GmbH", 2), ("Bolt Ltd", 2), ("", 1)]
+        assert index.values("parties.roles") == [("agent", 1), ("buyer", 1), ("seller", 1)]
+        assert index.values("parties.name", {"parties.name": {"$regex": "^A"}}) == [
+            ("Acme GmbH", 2),
+            ("Bolt Ltd", 1),
+        ]
+
+
+FILES: list[dict[str, Any]] = [
+    {"path": "contracts/2023/Lease 4711.pdf"},
+    {"path": "contracts/2024/lease.pdf", "tags": ["A-17", "law"]},
+    {"path": "notes/lease.txt", "tags": "A-18"},
+    {"path": 'quotes/"lease"\\new.txt'},
+    {"path": "caf\N{LATIN SMALL LETTER E WITH ACUTE}/a\nb", "tags": ["B-1", ["A-99"], 17]},
+    {"tags": 17},
+]
+
+
+@pytest.mark.parametrize(
+    ("where", "places"),
+    [
+        ({"path": {"$regex": r"(?i)lease \d{4}"}}, [0]),
+        ({"path": {"$regex": r"^contracts/\d+/lease"}}, [1]),
+        ({"path": {"$not": {"$regex": "lease"}}}, [0, 4, 5]),
+        ({"path": {"$regex": r'"lease"\\new'}}, [3]),
+        ({"path": {"$regex": "^cafe\N{COMBINING ACUTE ACCENT}/a$"}}, [4]),
+        ({"tags": {"$regex": r"^A-\d+$"}}, [1, 2, 4]),
+        ({"tags": {"$regex": "17"}}, [1]),
+        ({"_id": {"$regex": "^[0-2]$"}, "path": {"$regex": "txt$"}}, [2]),
+        ({"$or": [{"path": {"$regex": "pdf$"}}, {"tags": {"$regex": "^B"}}]}, [0, 1, 4]),
+        ({"$not": {"path": {"$regex": "pdf$"}, "tags": {"$regex": "law"}}}, [0, 2, 3, 4, 5]),
+        ({"title": {"$regex": "."}}, []),
+        ({"missing": {"$regex": "."}}, []),
+    ],
+)
+def test_texts_and_elements_that_an_expression_matches(
+    select: Any, where: dict[str, Any], places: list[int]
+) -> None:
+    assert select(FILES, where) == places
+
+
+def test_changes_and_searches_take_expressions(tmp_path: Path) -> None:
+    with Index.create(tmp_path / "ix", model=FakeEmbedder()) as index:
+        index.add([{"_id": f"{i}", "text": f"lease {i}", **each} for i, each in enumerate(FILES)])
+        pdfs = {"path": {"$regex": "pdf$"}}
+        assert sorted(hit.id for hit in index.search("lease", filter=pdfs)) == ["0", "1"]
+        assert sorted(hit.id for hit in index.visible(pdfs).search("lease")) == ["0", "1"]
+        index.update_metadata({"kind": "pdf"}, where=pdfs)
+        assert index.count({"kind": "pdf"}) == 2
+        index.delete(where=pdfs)
+        assert sorted(document.id for document in index.documents()) == ["2", "3", "4", "5"]
+
+
+@pytest.mark.parametrize("values", [["a" * 5000 + "!"], [f"{'a' * 40}{i}!" for i in range(3000)]])
+def test_an_expression_that_explodes_is_stopped(tmp_path: Path, values: list[str]) -> None:
+    with Index.create(tmp_path / "ix", model=FakeEmbedder()) as index:
+        index.add([{"_id": "a", "text": "w", "x": values}])
+        start = time.process_time()
+        with pytest.raises(ConfigError, match=r"\$regex on 'x'.*took longer than 1.* s; simplify"):
+            index.count({"x": {"$regex": "^(a|aa)+$"}})
+        assert time.process_time() - start < 10  # a second of its own, and what else runs
+        assert index.count({"x": {"$regex": "^a+"}}) == 1
 
 
 def test_a_filter_may_have_many_parts_and_levels(select: Any) -> None:
@@ -469,7 +603,12 @@ def test_a_filter_may_have_many_parts_and_levels(select: Any) -> None:
     [
         ("x", "not a mapping"),
         ({"x": {}}, "empty"),
-        ({"x": {"$regex": "a"}}, r"'\$regex'.*not known"),
+        ({"x": {"$search": "a"}}, r"'\$search'.*not known"),
+        ({"x": {"$regex": "("}}, r"filter: \$regex on 'x': pattern '\('.*not a regular expression"),
+        ({"x": {"$regex": ""}}, "must have 1 to 1,000"),
+        ({"x": {"$regex": "a" * 1001}}, "must have 1 to 1,000"),
+        ({"x": {"$regex": 3}}, r"\$regex on 'x' needs a string, not 3"),
+        ({"$or": [{"x": {"$regex": letter}} for letter in "abcde"]}, r"more than 4.*\$regex.*a\|b"),
         ({"$nor": []}, r"\$nor is not known"),
         ({"$and": []}, "not empty"),
         ({"$or": "x"}, "list of filters"),

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from aveyb_retrieval import Index, Retriever, build_index
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.indexes.search import stored_documents
 from aveyb_retrieval.indexes.search.quotations import quotations
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
+from aveyb_retrieval.indexes.store import expressions
 from aveyb_retrieval.indexes.store.tables import PARTS
 from tests.indexes.fake import FakeEmbedder
 
@@ -336,7 +336,7 @@ def test_what_is_no_expression(
 def test_an_expression_that_would_run_for_ever(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stored_documents, "SECONDS", 0.1)
+    monkeypatch.setattr(expressions, "SECONDS", 0.1)
     root = tmp_path_factory.mktemp("long") / "ix"
     build_index([{"_id": "a", "text": "a" * 20_000 + " b"}], root, model=FakeEmbedder())
     with (
@@ -366,7 +366,7 @@ def test_an_expression_has_its_time_for_matching_alone(
     documents = Snapshot.documents
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as found:
         # reading takes 0.6 s, matching a tenth
-        monkeypatch.setattr(stored_documents, "SECONDS", 0.3)
+        monkeypatch.setattr(expressions, "SECONDS", 0.3)
         monkeypatch.setattr(Snapshot, "documents", slowly)
         assert found.grep("no such words") == []
         assert {parts for _, parts in read} == {("text",)}

@@ -4,15 +4,13 @@ and parts.
 
 from __future__ import annotations
 
-import time
 import unicodedata
 from collections import Counter
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import regex
 
 from aveyb_retrieval.encoder.text.passages import names_of, outline
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
@@ -20,6 +18,7 @@ from aveyb_retrieval.indexes.search.options import within
 from aveyb_retrieval.indexes.search.selections import Allowed
 from aveyb_retrieval.indexes.search.several import SeveralView
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
+from aveyb_retrieval.indexes.store.expressions import TimedExpression, compile_expression
 from aveyb_retrieval.indexes.store.filters import compile_filter
 from aveyb_retrieval.indexes.store.tables import MAX_GIVEN_ROWS, most_frequent
 from aveyb_retrieval.indexes.types import check_ids
@@ -37,9 +36,7 @@ BATCH_DOCUMENTS = 256  # documents that are read at once
 BATCH_IDS = 8192  # ids that are
 LISTED_DOCUMENTS = 200  # documents from which on folders are counted
 _BEGINNING_CHARACTERS = 4000  # characters in which a document's first heading is looked for
-SECONDS = 1.0  # of processor time that an expression may take over all documents
 MAX_MATCHES = 1000
-MAX_PATTERN_CHARACTERS = 1000
 CONTEXT_CHARACTERS = 100  # characters beside a match, up to the ends of its line
 CHARACTERS = 4  # of a token, at least, in most scripts that are written with spaces
 
@@ -226,9 +223,9 @@ class Documents:
         frequent first.
 
         Counted are all documents that `filter` and `ids` let through: once for each different value
-        of theirs. An element of a list is a value; null, objects and lists in lists are none. 2 and
-        2.0 are one value, 1 and true are not. Fields are those of filters, such as `author.name`
-        and `title`. `limit` is 1 to 10,000.
+        of theirs. An element of a list is a value, and one of a list inside it; null and objects
+        are none. 2 and 2.0 are one value, 1 and true are not. Fields are those of filters, such as
+        `author.name` and `title`. `limit` is 1 to 10,000.
 
         Raises ConfigError where no document has the field, it has more than 100,000 values, an
         argument means nothing, or this is no index directory; InputError where `ids` is not a list
@@ -272,20 +269,12 @@ class Documents:
         """
         if not 1 <= limit <= MAX_MATCHES:
             raise ConfigError(f"limit={limit}: must be 1 to {MAX_MATCHES:,}")
-        if not pattern or len(pattern) > MAX_PATTERN_CHARACTERS:
-            raise ConfigError(
-                f"pattern of {len(pattern):,} characters: must have 1 to {MAX_PATTERN_CHARACTERS:,}"
-            )
-        try:
-            expression = regex.compile(
-                pattern, regex.MULTILINE | (regex.IGNORECASE if ignore_case else 0)
-            )
-        except (regex.error, RecursionError, OverflowError) as error:
-            raise ConfigError(
-                f"pattern {pattern[:100]!r}: not a regular expression ({error})"
-            ) from error
+        matcher = TimedExpression(
+            compile_expression(pattern, ignore_case=ignore_case),
+            "pattern",
+            "narrow the documents with a filter",
+        )
         matches: list[Match] = []
-        matcher = _Matcher(expression)
         with self._engine.view() as view:
             numbers = view.matching(view.select({} if filter is None else filter)).tolist()
             for start in range(0, len(numbers), BATCH_DOCUMENTS):
@@ -388,31 +377,6 @@ def _folder(view: EngineView, selection: Any, under: str) -> tuple[list[tuple[st
     if isinstance(selection, Allowed):
         selection.remember_folder(under, folder)
     return folder
-
-
-class _Matcher:
-    """An expression that has `SECONDS` of processor time for all texts."""
-
-    def __init__(self, expression: regex.Pattern[str]) -> None:
-        self._expression = expression
-        self._left = SECONDS
-
-    def spans(self, text: str, most: int) -> list[tuple[int, int]]:
-        """Return up to so many matches, characters `[start, end)`; ConfigError without time."""
-        start = time.thread_time()
-        try:
-            if self._left <= 0:
-                raise TimeoutError
-            matches = self._expression.finditer(text, timeout=self._left)
-            return [match.span() for match in islice(matches, most)]
-        except TimeoutError:
-            raise ConfigError(
-                f"pattern {self._expression.pattern[:100]!r}: took longer than {SECONDS:g} s;"
-                " simplify it (no repeats inside repeats), or narrow the documents with a"
-                " filter"
-            ) from None
-        finally:
-            self._left -= time.thread_time() - start
 
 
 def _values(view: EngineView, field: str, where: Filter | None) -> list[tuple[Scalar, int]]:

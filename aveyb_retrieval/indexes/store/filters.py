@@ -3,12 +3,15 @@ r"""Metadata filters: a small MongoDB-like language compiled to SQL.
     {"year": {"$gte": 2020}, "lang": {"$in": ["en", "de"]}, "$or": [{"draft": False},
     {"author.name": "Ada"}]}
 
-A field is a path of keys joined by dots (a dot inside a key is written `\.`). A condition on a list
-holds when it holds for any of its elements; `$ne` and `$nin` hold when `$eq` and `$in` do not, so
-also where the field is missing. A condition on a value of another type is false. `$contains`,
-`$any` and `$all` look at the field as a whole. `_id` and `title` are the document's own, whatever
-its metadata say. Nothing of a filter is syntax of SQL: paths and values are bound parameters, or
-literals where there are none.
+A field is a path of keys joined by dots (`\.` is a dot inside a key, `\$` a dollar sign at its
+beginning). A path leads through lists of objects: `parties.name` is the list of the names of all
+parties. A condition on a list holds when it holds for any of its elements; `$ne` and `$nin` hold
+when `$eq` and `$in` do not, so also where the field is missing. A condition on a value of another
+type is false. `$contains`, `$any` and `$all` look at the field as a whole. `_id` and `title` are
+the document's own, whatever its metadata say. Nothing of a filter is syntax of SQL: paths and
+values are bound parameters, or literals where there are none.
+
+Expressions (`$regex`) are no part of the SQL: `compile_filter` takes which of them hold.
 """
 
 from __future__ import annotations
@@ -25,8 +28,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from aveyb_retrieval.documents.records import to_plain
 from aveyb_retrieval.errors import ConfigError, shortened
+from aveyb_retrieval.indexes.store.expressions import compile_expression
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    import regex
+
     from aveyb_retrieval.indexes.store.tables import Tables
 
 Filter = Mapping[str, Any]
@@ -40,6 +48,7 @@ _OPERATORS = (
     "$in",
     "$nin",
     "$startsWith",
+    "$regex",
     "$contains",
     "$any",
     "$all",
@@ -50,6 +59,7 @@ _OPERATORS = (
 OWN = {"_id": "id", "title": "title"}  # fields that are not metadata, and their columns in Lance
 _MAX_DEPTH = 20
 _MAX_VALUES = 10_000
+MAX_EXPRESSIONS = 4  # of a filter: each doubles what is computed
 
 
 class FilterCondition(NamedTuple):
@@ -68,13 +78,18 @@ def field_keys(field: str) -> list[str]:
         field.encode()
     except UnicodeEncodeError as error:
         raise ConfigError(f"filter: the field {field!r} is not valid Unicode") from error
-    keys = [key.replace("\\.", ".") for key in re.split(r"(?<!\\)\.", field)]
+    keys = [_unescaped(key) for key in re.split(r"(?<!\\)\.", field)]
     if not all(keys) or '"' in field:
         raise ConfigError(
             f"filter: {field!r} cannot be a field; a key must not be empty or hold a double"
             " quote; write a dot in a key as \\."
         )
     return keys
+
+
+def _unescaped(key: str) -> str:
+    key = key.replace("\\.", ".")
+    return key[1:] if key.startswith("\\$") else key
 
 
 def value_at(metadata: Mapping[str, Any], field: str) -> Any:
@@ -85,16 +100,74 @@ def value_at(metadata: Mapping[str, Any], field: str) -> Any:
     return value
 
 
+def values_at(value: Any, keys: Sequence[str]) -> list[Any]:
+    """Return the values at a path of keys: several where it leads through a list of objects."""
+    values = [value]
+    for key in keys:
+        objects = [item for value in values for item in items_of(value)]
+        values = [item[key] for item in objects if isinstance(item, Mapping) and key in item]
+    return values
+
+
+def items_of(value: Any) -> list[Any]:
+    """The elements of a list, or a value that is none as the only one."""
+    return value if isinstance(value, list) else [value]
+
+
+def elements(value: Any) -> Iterator[Any]:
+    """What conditions look at: a value, or the elements of a list and those of lists in it."""
+    for item in items_of(value):
+        yield from items_of(item)
+
+
 def json_path(field: str) -> str:
-    """The JSON path of a field: `author.name` becomes `$."author"."name"`."""
-    return "$" + "".join(f".{json.dumps(key, ensure_ascii=False)}" for key in field_keys(field))
+    """The JSON path of a field: `author.name` becomes `$."author"[*]."name"`, where `[*]` is each
+    element of a list, or what is no list.
+    """
+    return _path(field_keys(field))
 
 
-def compile_filter(where: Filter) -> FilterCondition:
-    """Compile a filter into a condition of Lance's SQL on the table `documents`."""
-    compiler = LanceFilters()
-    compiler.own = _OwnFilters()  # conditions on what is a document's own, too
-    return compiler.compile(where)
+def _path(keys: Sequence[str]) -> str:
+    """The JSON path of a field, by the keys that its path is made of."""
+    return "$." + "[*].".join(json.dumps(key, ensure_ascii=False) for key in keys)
+
+
+class Expression(NamedTuple):
+    """A condition `$regex` of a filter."""
+
+    field: str
+    pattern: str
+
+    def compile(self) -> regex.Pattern[str]:
+        """Compile the pattern, or raise ConfigError."""
+        return compile_expression(self.pattern, what=self.what)
+
+    @property
+    def what(self) -> str:
+        """What it is called in messages."""
+        return f"filter: $regex on {self.field!r}: pattern"
+
+
+def compile_filter(where: Filter, holding: Collection[Expression] = ()) -> FilterCondition:
+    """Compile a filter into a condition of Lance's SQL on the table `documents`, for documents of
+    which some of its expressions hold and the others do not.
+    """
+    return _compiler(holding).compile(where)
+
+
+def expressions_of(where: Filter) -> list[Expression]:
+    """Return the expressions of a filter, each once; ConfigError if the filter means nothing."""
+    compiler = _compiler(())
+    compiler.compile(where)
+    return list(compiler.expressions)
+
+
+def _compiler(holding: Collection[Expression]) -> LanceFilters:
+    expressions: dict[Expression, None] = {}
+    compiler = LanceFilters(holding, expressions)
+    # conditions on what is a document's own, too
+    compiler.own = _OwnFilters(holding, expressions)
+    return compiler
 
 
 def filter_key(where: Filter) -> str:
@@ -154,6 +227,10 @@ class FilterCompiler(ABC):
         """Some element of the field is a string that begins with this text, letter by letter."""
 
     @abstractmethod
+    def matches(self, expression: Expression) -> FilterCondition:
+        """Some element of its field is a string that an expression matches."""
+
+    @abstractmethod
     def is_list(self, field: str) -> FilterCondition:
         """The field is a list."""
 
@@ -205,6 +282,8 @@ class FilterCompiler(ABC):
     def _field(self, field: str, value: object, depth: int) -> FilterCondition:
         if not isinstance(value, Mapping):
             return self._operator(field, "$eq", value, depth)
+        if depth > _MAX_DEPTH:
+            raise ConfigError(f"filter: nested more than {_MAX_DEPTH} levels deep")
         if not value:
             raise ConfigError(f"filter: the condition on {field!r} is empty")
         return join(
@@ -214,8 +293,6 @@ class FilterCompiler(ABC):
     def _operator(
         self, field: str, operator: object, operand: object, depth: int
     ) -> FilterCondition:
-        if depth > _MAX_DEPTH:
-            raise ConfigError(f"filter: nested more than {_MAX_DEPTH} levels deep")
         operand = _as_stored(field, operand)
         if operator == "$eq":
             return self.equal(field, _scalar(field, operand))
@@ -228,8 +305,10 @@ class FilterCompiler(ABC):
             return condition if operator == "$in" else negate(condition)
         if operator in ("$exists", "$is_empty"):
             return self._presence(field, operator, operand)
-        if operator in ("$contains", "$startsWith"):
-            return self._letters(field, operator, operand)
+        if operator in ("$startsWith", "$regex"):
+            return self._letters(field, operator, _text(field, operator, operand))
+        if operator == "$contains":
+            return self._contains(field, operand)
         if operator in ("$any", "$all"):
             return self._elements(field, operator, operand)
         if operator == "$not":
@@ -241,12 +320,16 @@ class FilterCompiler(ABC):
             f" {', '.join(_OPERATORS)}"
         )
 
-    def _letters(self, field: str, operator: str, operand: object) -> FilterCondition:
-        """The field begins with a text; or it is a list with an element, or a string with a
-        part, letter by letter.
-        """
+    def _letters(self, field: str, operator: object, text: str) -> FilterCondition:
+        """The field begins with a text, or an expression matches it."""
         if operator == "$startsWith":
-            return self.starts_with(field, _text(field, operator, operand))
+            return self.starts_with(field, text)
+        expression = Expression(field, text)
+        expression.compile()  # only for its errors
+        return self.matches(expression)
+
+    def _contains(self, field: str, operand: object) -> FilterCondition:
+        """The field is a list with an element, or a string with a part, letter by letter."""
         element = self._elements(field, "$contains", [operand])
         if not isinstance(operand, str):
             return element
@@ -273,7 +356,29 @@ class FilterCompiler(ABC):
         return condition if operand else negate(condition)
 
 
-class _OwnFilters(FilterCompiler):
+class _StoredFilters(FilterCompiler):
+    """Conditions on columns of the table `documents`.
+
+    `expressions` gets those that the filter has; `holding` are those that hold.
+    """
+
+    def __init__(
+        self, holding: Collection[Expression], expressions: dict[Expression, None]
+    ) -> None:
+        self._holding = holding
+        self.expressions = expressions
+
+    def matches(self, expression: Expression) -> FilterCondition:
+        self.expressions[expression] = None
+        if len(self.expressions) > MAX_EXPRESSIONS:
+            raise ConfigError(
+                f"filter: more than {MAX_EXPRESSIONS} conditions with $regex; join the"
+                " alternatives of a field in one expression, as a|b"
+            )
+        return ALL if expression in self._holding else NOTHING
+
+
+class _OwnFilters(_StoredFilters):
     """Conditions on columns of texts, as SQL."""
 
     def one_of(self, field: str, values: Sequence[Scalar]) -> FilterCondition:
@@ -299,7 +404,7 @@ class _OwnFilters(FilterCompiler):
         return self.equal(field, "")
 
 
-class LanceFilters(FilterCompiler):
+class LanceFilters(_StoredFilters):
     """Conditions on the column `metadata` of the table `documents`, as SQL/JSON paths, which look
     into lists.
 
@@ -307,22 +412,15 @@ class LanceFilters(FilterCompiler):
     """
 
     def equal(self, field: str, value: Scalar) -> FilterCondition:
-        if value == "":  # a path cannot hold an empty text
-            element = (
-                f"coalesce(json_array_contains(metadata, {quoted(json_path(field))}, ''), false)"
-            )
-            return join(" OR ", [_as_text(field, "= '\"\"'"), FilterCondition(element, ())])
         return _element_matches(field, "==", value)
 
     def one_of(self, field: str, values: Sequence[Scalar]) -> FilterCondition:
-        parts = [self.equal(field, "")] if "" in values else []
+        parts = []
         # a path that compares one element with values of two types finds nothing
         kinds: dict[str, list[Scalar]] = {}
         for value in values:
-            if value != "":
-                kinds.setdefault("number" if is_number(value) else type(value).__name__, []).append(
-                    value
-                )
+            kind = "number" if is_number(value) else type(value).__name__
+            kinds.setdefault(kind, []).append(value)
         for members in kinds.values():
             for start in range(0, len(members), 100):
                 tests = " || ".join(
@@ -332,11 +430,8 @@ class LanceFilters(FilterCompiler):
         return join(" OR ", parts, empty=NOTHING)
 
     def compare(self, field: str, operator: str, value: str | int | float) -> FilterCondition:
-        if value == "":
-            above = _element_matches(field, ">=", "\0")  # every other text
-            return {"<": NOTHING, "<=": self.equal(field, ""), ">": above}.get(
-                operator, join(" OR ", [above, self.equal(field, "")])
-            )
+        if value == "" and operator == "<":
+            return NOTHING
         return _element_matches(field, operator, value)
 
     def starts_with(self, field: str, text: str) -> FilterCondition:
@@ -345,25 +440,35 @@ class LanceFilters(FilterCompiler):
         return _exists(f"{json_path(field)}[*] ? (@ starts with {_json(text)})")
 
     def is_list(self, field: str) -> FilterCondition:
-        return _as_text(field, "LIKE '[%'")
+        through = [self.exists(field), _leads_through_list(field)]
+        return join(" OR ", [_as_text(field, "LIKE '[%'"), join(" AND ", through)])
 
     def has_part(self, field: str, text: str) -> FilterCondition:
         # it is stored as JSON: a part may not begin inside of an escape
         part = re.escape(json.dumps(text, ensure_ascii=False)[1:-1])
         pattern = quoted(rf'^"(\\u[0-9a-f]{{4}}|\\[^u]|[^\\])*{part}')
-        return FilterCondition(
+        has_part = FilterCondition(
             f"coalesce(regexp_like(json_extract(metadata, {quoted(json_path(field))}), {pattern}),"
             " false)",
             (),
         )
+        return _and_is_one_value(field, has_part)
 
     def exists(self, field: str) -> FilterCondition:
         return _exists(json_path(field))
 
     def is_empty(self, field: str) -> FilterCondition:
-        return join(
-            " OR ", [negate(self.exists(field)), _as_text(field, "IN ('\"\"', '[]', '{}', 'null')")]
-        )
+        is_empty = _as_text(field, "IN ('\"\"', '[]', '{}', 'null')")
+        return join(" OR ", [negate(self.exists(field)), _and_is_one_value(field, is_empty)])
+
+
+# A path cannot hold an empty text: it is the one text that is less than a NUL.
+_EMPTY_TEXT_TESTS = {
+    "==": r'@ < "\u0000"',
+    "<=": r'@ < "\u0000"',
+    ">": r'@ >= "\u0000"',
+    ">=": r'@ < "\u0000" || @ >= "\u0000"',
+}
 
 
 def _quoted_text(field: str, value: Scalar) -> str:
@@ -390,6 +495,8 @@ def _test(operator: str, value: Scalar) -> str:
     decimals are then compared with its neighbor on the other side, which is rounded to the same
     one, and with which whole numbers compare alike.
     """
+    if value == "":
+        return _EMPTY_TEXT_TESTS[operator]
     if not is_number(value) or isinstance(value, float) or not -(1 << 63) <= value < (1 << 64) - 1:
         return f"@ {operator} {_json(value)}"
     if (rounded := int(float(value))) == value:
@@ -408,9 +515,27 @@ def _as_text(field: str, test: str) -> FilterCondition:
     """What is stored under a field, written as JSON, satisfies a test; not so where the field is
     missing.
     """
-    return FilterCondition(
-        f"coalesce(json_extract(metadata, {quoted(json_path(field))}) {test}, false)", ()
-    )
+    return _as_json(field_keys(field), test)
+
+
+def _leads_through_list(field: str) -> FilterCondition:
+    """Some object on the way to a field is an element of a list."""
+    keys = field_keys(field)
+    # where none before it is a list, each of these paths leads to one value
+    parts = [_as_json(keys[:count], "LIKE '[%'") for count in range(1, len(keys))]
+    return join(" OR ", parts, empty=NOTHING)
+
+
+def _and_is_one_value(field: str, condition: FilterCondition) -> FilterCondition:
+    """A condition holds, and the path does not lead through a list."""
+    if len(field_keys(field)) == 1:
+        return condition
+    return join(" AND ", [condition, negate(_leads_through_list(field))])
+
+
+def _as_json(keys: Sequence[str], test: str) -> FilterCondition:
+    path = quoted(_path(keys))
+    return FilterCondition(f"coalesce(json_extract(metadata, {path}) {test}, false)", ())
 
 
 def is_number(value: object) -> TypeGuard[int | float]:
@@ -472,7 +597,7 @@ def _plain(value: object) -> object:
         return value
 
 
-def _ordered(field: str, operator: str, value: object) -> str | int | float:
+def _ordered(field: str, operator: object, value: object) -> str | int | float:
     value = _plain(value)
     if isinstance(value, str):
         try:
@@ -492,7 +617,7 @@ def _ordered(field: str, operator: str, value: object) -> str | int | float:
     raise ConfigError(f"filter: {operator} on {field!r} needs a string or a number, not {value!r}")
 
 
-def _text(field: str, operator: str, operand: object) -> str:
+def _text(field: str, operator: object, operand: object) -> str:
     value = _plain(operand)
     if not isinstance(value, str):
         raise ConfigError(f"filter: {operator} on {field!r} needs a string, not {operand!r}")
@@ -573,15 +698,18 @@ def no_such_field(tables: Tables, field: str) -> str | None:
     if _any(tables, f"json_exists(metadata, {quoted(json_path(field))})"):
         return None
     rows = tables.documents.scan(["metadata"], limit=_READ_DOCUMENTS)["metadata"].to_pylist()
-    names = list(
-        dict.fromkeys(name.replace(".", "\\.") for row in rows for name in json.loads(row))
-    )
+    names = list(dict.fromkeys(_escaped(name) for row in rows for name in json.loads(row)))
     near = next(iter(difflib.get_close_matches(field, names, 1)), None)
     hint = f"did you mean {near!r}? The" if near else "the"
     listed = ", ".join(sorted(repr(name)[:_SHOWN_CHARACTERS] for name in names[:_NAMED_FIELDS])) + (
         ", ..." if len(names) > _NAMED_FIELDS else ""
     )
     return f"none has the field {field!r}; {hint} fields are {listed or 'none at all'}"
+
+
+def _escaped(key: str) -> str:
+    escaped = key.replace(".", "\\.")
+    return f"\\{escaped}" if escaped.startswith("$") else escaped
 
 
 def _any(tables: Tables, condition: str) -> bool:

@@ -42,10 +42,14 @@ from aveyb_retrieval.encoder.network.token_codec import TokenCodes
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.store.copies import NO_THREAD, UNLINKED
 from aveyb_retrieval.indexes.store.dataset import LanceTable
+from aveyb_retrieval.indexes.store.expressions import TimedExpression
 from aveyb_retrieval.indexes.store.filters import (
     ALL,
     OWN,
     compile_filter,
+    elements,
+    expressions_of,
+    join,
     json_path,
     no_such_field,
     quoted,
@@ -76,7 +80,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.encoder.network.token_codec import TokenCodec
     from aveyb_retrieval.indexes.encoding import Encoding
-    from aveyb_retrieval.indexes.store.filters import Filter, Scalar
+    from aveyb_retrieval.indexes.store.filters import Expression, Filter, Scalar
     from aveyb_retrieval.indexes.store.rows import NewFiles
     from aveyb_retrieval.indexes.types import BoolArray, FloatArray, IntArray, Kind
 
@@ -474,12 +478,30 @@ class Tables:
 
     def matching(self, where: Filter) -> IntArray:
         """Numbers of the documents that satisfy a filter, ascending."""
-        condition = compile_filter(where)
-        return np.sort(
-            self.documents.scan(["doc"], None if condition == ALL else condition.sql)[
-                "doc"
-            ].to_numpy()
-        )
+        return np.sort(self.select({"doc": "doc"}, where)["doc"].to_numpy())
+
+    def select(self, columns: Mapping[str, str], where: Filter) -> pa.Table:
+        """Columns, expressions of SQL by name, of the documents that satisfy a filter.
+
+        ConfigError if an expression (`$regex`) takes too long.
+        """
+        expressions = expressions_of(where)
+        if not expressions:
+            condition = compile_filter(where)
+            return self.documents.scan(dict(columns), None if condition == ALL else condition.sql)
+        # what the filter says in each case of which expressions hold: in the first one, none
+        conditions = [compile_filter(where, holding) for holding in _subsets(expressions)]
+        cases = {f"case {number}": c.sql for number, c in enumerate(conditions)}
+        values = {f"value {n}": _column_of(e.field) for n, e in enumerate(expressions)}
+        any_case = join(" OR ", conditions).sql
+        rows = self.documents.scan({**columns, **cases, **values}, any_case)
+        case = np.zeros(rows.num_rows, np.int64)
+        for number, expression in enumerate(expressions):
+            case |= _matching(expression, rows[f"value {number}"]).astype(np.int64) << number
+        selected = np.zeros(rows.num_rows, np.bool_)
+        for number, name in enumerate(cases):
+            selected |= (case == number) & rows[name].to_numpy()
+        return rows.select(list(columns)).filter(pa.array(selected))
 
     def languages(self) -> dict[str, int]:
         """How many documents are in each language, by its code, most first."""
@@ -738,18 +760,54 @@ MOST_COUNTED = 100_000  # different values of a field, and so what they take in 
 MAX_GIVEN_ROWS = 10_000
 
 
+def _subsets(expressions: Sequence[Expression]) -> list[list[Expression]]:
+    """All `2 ** n` subsets of `n` expressions: the bits of a subset's place say which are in it."""
+    return [
+        [expression for n, expression in enumerate(expressions) if place >> n & 1]
+        for place in range(1 << len(expressions))
+    ]
+
+
+def _column_of(field: str) -> str:
+    """What SQL reads of a field: a text, or JSON of its value."""
+    return OWN.get(field) or f"json_extract(metadata, {quoted(json_path(field))})"
+
+
+def _elements_of(field: str, stored: str | None) -> list[Any]:
+    """What conditions on a field look at, by what SQL has read of it."""
+    if stored is None or field in OWN:
+        return [stored]
+    return list(elements(json.loads(stored)))
+
+
+def _matching(expression: Expression, column: pa.ChunkedArray) -> BoolArray:
+    """Which values `[n]` of a field, as SQL has read them, have a text that an expression matches,
+    `[n]`; each different one is looked at once.
+    """
+    encoded = column.combine_chunks().dictionary_encode()
+    texts, owners = [], []
+    for number, stored in enumerate(encoded.dictionary.to_pylist()):
+        strings = [e for e in _elements_of(expression.field, stored) if isinstance(e, str)]
+        texts += strings
+        owners += [number] * len(strings)
+    matcher = TimedExpression(
+        expression.compile(), expression.what, "combine it with other conditions"
+    )
+    matching = np.zeros(len(encoded.dictionary) + 1, np.bool_)
+    matching[np.array(owners, np.int64)[matcher.matches(texts)]] = True
+    # the last place is that of documents without a value
+    return matching[encoded.indices.fill_null(-1).to_numpy()]
+
+
 def count_values(tables: Tables, field: str, where: Filter) -> list[tuple[Scalar, int]]:
     """Count the documents that satisfy a filter by the values of a field: the most frequent ones
     first.
     """
-    column = OWN.get(field) or f"json_extract(metadata, {quoted(json_path(field))})"
-    rows = tables.documents.scan({"value": column}, compile_filter(where).sql)
+    rows = tables.select({"value": _column_of(field)}, where)
     counts: Counter[tuple[bool, Scalar]] = Counter()
     for counted in rows["value"].value_counts().to_pylist():
-        text, count = counted["values"], counted["counts"]
-        value = text if field in OWN or text is None else json.loads(text)
-        items = value if isinstance(value, list) else [value]
-        # true is equal to 1 in Python alone
+        count = counted["counts"]
+        items = _elements_of(field, counted["values"])
         scalars = {
             (isinstance(item, bool), item) for item in items if isinstance(item, (str, int, float))
         }

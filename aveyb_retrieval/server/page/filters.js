@@ -113,7 +113,7 @@ function chip(text, label, action) {
 function describe(condition) {
   const [[field, value] = ["$"], ...others] = Object.entries(condition ?? {});
   if (others.length > 0 || field.startsWith("$")) return JSON.stringify(condition);
-  const name = field.replaceAll("\\.", ".");
+  const name = field.replaceAll("\\.", ".").replace(/^\\\$/, "$");
   if (value === null || typeof value !== "object") return `${name} is ${value}`;
   const [[operator, operand] = ["$"], ...more] = Object.entries(value);
   const plain = more.length === 0 && operator in SIGNS && typeof operand !== "object";
