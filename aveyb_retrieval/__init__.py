@@ -32,6 +32,7 @@ _HOME = {
         "indexes.search.hit": "Hit Passage Result",
         "indexes.search.quotes": "QuoteCheck",
         "indexes.search.prompts": "hits_to_prompt source_to_prompt",
+        "indexes.search.step_times": "SearchEvent",
         "indexes.search.stored_documents": "Contents Document Excerpt Match Section",
         "indexes.search.retriever": "Retriever",
     }.items()

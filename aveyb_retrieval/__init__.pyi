@@ -59,6 +59,7 @@ from aveyb_retrieval.indexes.search.prompts import hits_to_prompt as hits_to_pro
 from aveyb_retrieval.indexes.search.prompts import source_to_prompt as source_to_prompt
 from aveyb_retrieval.indexes.search.quotes import QuoteCheck as QuoteCheck
 from aveyb_retrieval.indexes.search.retriever import Retriever as Retriever
+from aveyb_retrieval.indexes.search.step_times import SearchEvent as SearchEvent
 from aveyb_retrieval.indexes.search.stored_documents import Contents as Contents
 from aveyb_retrieval.indexes.search.stored_documents import Document as Document
 from aveyb_retrieval.indexes.search.stored_documents import Excerpt as Excerpt

@@ -46,6 +46,7 @@ PUBLIC = [
     "Report",
     "Result",
     "Retriever",
+    "SearchEvent",
     "Section",
     "SyncPlan",
     "Verdict",

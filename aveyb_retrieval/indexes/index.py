@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.documents.corpus import Source
     from aveyb_retrieval.indexes.changes.change import Report
     from aveyb_retrieval.indexes.model import ReadOptions
+    from aveyb_retrieval.indexes.search.step_times import OnSearch
     from aveyb_retrieval.indexes.store.filters import Filter
 
 
@@ -65,12 +66,13 @@ class Index(Retriever):
         *,
         create: bool = False,
         mapped: bool = True,
+        on_search: OnSearch | None = None,
         **options: Unpack[BuildOptions],
     ) -> Self:
         """Open an index directory, or with `create` make an empty one where there is none.
 
         Args:
-            path, mapped: As in `Retriever.load`; `path` is a directory.
+            path, mapped, on_search: As in `Retriever.load`; `path` is a directory.
             create: Make an index that has no documents yet where there is none.
             **options: `model`, `device` and `precision`, as in `Retriever.load`; `wait`, the
                 seconds that each change waits for another writer to end. The other options of
@@ -85,7 +87,7 @@ class Index(Retriever):
             options["allow_empty"] = True
             build_index([], path, **options)
         opening: dict[str, Any] = {name: options[name] for name in _OPENING if name in options}  # type: ignore[literal-required]
-        index = cls.load(path, mapped=mapped, **opening)
+        index = cls.load(path, mapped=mapped, on_search=on_search, **opening)
         index._wait = options.get("wait", 0)
         return index
 

@@ -22,6 +22,7 @@ from aveyb_retrieval.indexes.search.by_vector import (
 from aveyb_retrieval.indexes.search.confidence import MIN_COMPARED_DOCUMENTS
 from aveyb_retrieval.indexes.search.named_documents import find_named_documents
 from aveyb_retrieval.indexes.search.passage_scores import WordScores, word_weights
+from aveyb_retrieval.indexes.search.step_times import in_step
 from aveyb_retrieval.indexes.store.tables import PARTS, StoredPassages
 from aveyb_retrieval.indexes.types import ascending, find_in
 
@@ -117,6 +118,7 @@ class WordRankings:
             self._longest[kind] = length, ranked
         return ranked[:count]
 
+    @in_step("words")
     def _of_length(self, kind: Kind, count: int) -> tuple[int, Ranked]:
         """A ranking of at least `count`, one that was started if there is one."""
         started = [length for of, length in self._started if of == kind and length >= count]
@@ -289,6 +291,7 @@ class Evidence:
         check_stored(self.view, kind, numbers, stored)
 
 
+@in_step("nearest")
 def nearest(
     view: EngineView,
     vectors: FloatArray,

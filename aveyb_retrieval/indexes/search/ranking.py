@@ -14,6 +14,7 @@ from aveyb_retrieval.indexes.search.fusion import ranked, reciprocal_rank
 from aveyb_retrieval.indexes.search.matches import STRENGTH
 from aveyb_retrieval.indexes.search.passage_scores import COSINE_WEIGHT, NEIGHBOR_WEIGHT
 from aveyb_retrieval.indexes.search.scores import score_documents
+from aveyb_retrieval.indexes.search.step_times import in_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -110,6 +111,7 @@ def least_score(evidence: Evidence) -> float | None:
 # --- rerankers -----------------------------------------------------------------------------------
 
 
+@in_step("rerank")
 def _reranked(evidence: Evidence, passages: PassageScorer | None, part: Matches) -> Matches:
     options = evidence.options
     assert options.rerank is not None  # else there is nothing to do

@@ -16,6 +16,7 @@ from aveyb_retrieval.indexes.search.hit import Result
 from aveyb_retrieval.indexes.search.hit_reader import Chosen, HitReader, make_hit
 from aveyb_retrieval.indexes.search.passage_scores import word_weights
 from aveyb_retrieval.indexes.search.sentences import Sentences
+from aveyb_retrieval.indexes.search.step_times import in_step
 from aveyb_retrieval.indexes.search.suggestions import suggest
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 SHOWN_PARTS = ("dense", "lexical", "passage", "maxsim", "cross-encoder", "boost")
 
 
+@in_step("hits")
 def make_result(
     evidence: Evidence,
     passages: PassageScorer | None,
@@ -70,6 +72,7 @@ def make_result(
     return Result(hits, question.words, question.unmet, partial(suggest, question.text, view))
 
 
+@in_step("hits")
 def make_pairs(evidence: Evidence, page: ResultsPage) -> list[tuple[str, float]]:
     """Name what a page shows: (id of the document, score)."""
     docs = page.matches.docs.tolist()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Union, Unpack, overload
 
 from aveyb_retrieval.errors import AveyBError, ConfigError, InputError, plural
 from aveyb_retrieval.indexes.engine import is_address, open_engine
@@ -25,6 +26,7 @@ from aveyb_retrieval.indexes.search.search import (
     search_vectors,
 )
 from aveyb_retrieval.indexes.search.several import MAX_INDEXES, SeveralEngine
+from aveyb_retrieval.indexes.search.step_times import OnSearch, SearchEvent, measured
 from aveyb_retrieval.indexes.search.stored_documents import Documents
 from aveyb_retrieval.indexes.search.visible import VisibleEngine
 from aveyb_retrieval.indexes.store.filters import compile_filter
@@ -32,6 +34,7 @@ from aveyb_retrieval.indexes.store.manifest import is_stored
 from aveyb_retrieval.indexes.types import EmbedderLike, check_fingerprint
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Self
 
     import numpy as np
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
 
 
 Place = Union[str, Path, "Retriever"]
+HitList = TypeVar("HitList", bound=Sized)  # hits of a query
 
 
 class Retriever(Documents):
@@ -89,6 +93,7 @@ class Retriever(Documents):
         precision: str = "auto",
         mapped: bool = True,
         verify: bool = False,
+        on_search: OnSearch | None = None,
     ) -> Self:
         """Open an index, or several whose documents are searched in one ranking.
 
@@ -106,6 +111,8 @@ class Retriever(Documents):
             mapped: Leave FAISS files on disk, shared with other processes, instead of reading them
                 into memory.
             verify: Recompute the hash of every file first, also of a large index.
+            on_search: Gets a `SearchEvent` at the end of every search that raised no error, in the
+                thread of the search, which waits for it and raises what it raises.
 
         Raises IndexFormatError where there is no index, it is damaged, or of another model;
         BackendError where the device is not there; EngineError where a server fails; ConfigError
@@ -117,6 +124,7 @@ class Retriever(Documents):
                 "device": device,
                 "precision": precision,
                 "mapped": mapped,
+                "on_search": on_search,
             }
             return cls._load_several(path, verify=verify, **options)
         source = _fixed_model(model) if isinstance(model, (str, Path)) else None
@@ -125,7 +133,7 @@ class Retriever(Documents):
             # `device` says where vectors are searched, too, and so it may be given beside a loaded
             # model
             check_loaded(embedder, device="cpu", precision=precision, max_tokens=None)
-        opening = _Opening(path, source, device, precision, mapped)
+        opening = _Opening(path, source, device, precision, mapped, on_search)
         engine: VectorEngine
         if is_address(path):
             if verify or not mapped:
@@ -172,7 +180,9 @@ class Retriever(Documents):
         }
         first = next(iter(indexes.values()))
         engine = SeveralEngine({name: retriever._engine for name, retriever in indexes.items()})
-        retriever = cls(", ".join(indexes), engine, None, replace(first._opening, path=indexes))
+        on_search = options.get("on_search")
+        opening = replace(first._opening, path=indexes, on_search=on_search)
+        retriever = cls(", ".join(indexes), engine, None, opening)
         info = retriever._info()  # refuses indexes that do not go together
         model = options.get("model")
         if model is None or isinstance(model, (str, Path)):
@@ -198,7 +208,8 @@ class Retriever(Documents):
         compile_filter(filter)  # only for its errors
         if self.indexes:
             part = Retriever.load(
-                {name: retriever.visible(filter) for name, retriever in self.indexes.items()}
+                {name: retriever.visible(filter) for name, retriever in self.indexes.items()},
+                on_search=self._opening.on_search,
             )
         else:
             part = Retriever(self.path, VisibleEngine(self._engine, filter), None, self._opening)
@@ -310,9 +321,7 @@ class Retriever(Documents):
         one that made the index.
         """
         texts = _as_list(query)
-        with self._engine.view() as view:
-            search = self._prepare(view, k, options)
-            results = list(search_texts(search, texts))
+        results = self._run(k, options, lambda search: list(search_texts(search, texts)))
         return results[0] if isinstance(query, str) else results
 
     @overload
@@ -353,15 +362,17 @@ class Retriever(Documents):
         """
         options.setdefault("mode", "dense")
         options.setdefault("fold", False)
-        with self._engine.view() as view:
-            search = self._prepare(view, k, options)
+
+        def steps(search: Search) -> list[Result]:
             if search.options.needs_text:
                 raise ConfigError(
                     "search_vectors: lexical search, fusion, reranking and operators need queries"
                     " of text; use search"
                 )
-            unit = unit_queries(vectors, view.info.dim)
+            unit = unit_queries(vectors, search.view.info.dim)
             return list(search_vectors(search, unit))
+
+        return self._run(k, options, steps)
 
     def rank(
         self, queries: Sequence[str], k: int = 10, **options: Unpack[SearchOptions]
@@ -377,9 +388,8 @@ class Retriever(Documents):
                 f"queries={queries!r} is one string; give a list of queries, as [{queries!r}]"
             )
         options.setdefault("fold", False)
-        with self._engine.view() as view:
-            search = self._prepare(view, k, options)
-            return list(rank_texts(search, _as_list(list(queries))))
+        texts = _as_list(list(queries))
+        return self._run(k, options, lambda search: list(rank_texts(search, texts)))
 
     def words(self, query: str) -> list[str]:
         """Return the words of a query that a lexical search looks up: without stop words, stemmed
@@ -387,6 +397,30 @@ class Retriever(Documents):
         """
         with self._engine.view() as view:
             return view.language.words(query)
+
+    def _run(
+        self, k: int, options: SearchOptions, steps: Callable[[Search], list[HitList]]
+    ) -> list[HitList]:
+        """Run the steps of a search, and report how long they took to who asks."""
+        on_search = self._opening.on_search
+        with measured() if on_search else nullcontext() as stopwatch, self._engine.view() as view:
+            search = self._prepare(view, k, options)
+            results = steps(search)
+        if on_search is not None and stopwatch is not None:
+            checked = search.options
+            event = SearchEvent(
+                index=str(self.path),
+                version=view.info.version,
+                queries=len(results),
+                k=checked.k,
+                mode=checked.mode,
+                unit=checked.unit,
+                hits=sum(map(len, results)),
+                seconds=stopwatch.seconds,
+                steps=stopwatch.steps,
+            )
+            on_search(event)
+        return results
 
     def _prepare(self, view: EngineView, k: int, options: SearchOptions) -> Search:
         parsed = Options.parse(view.info.granularity, k, **options)
@@ -421,6 +455,7 @@ class _Opening:
     device: str
     precision: str
     mapped: bool
+    on_search: OnSearch | None
 
     def embedder(self, info: EngineInfo) -> EmbedderLike:
         if self.model is not None:

@@ -26,6 +26,7 @@ from aveyb_retrieval.indexes.search.page import NOTHING_SHOWN, take_page
 from aveyb_retrieval.indexes.search.question import Question, read_operators, read_question
 from aveyb_retrieval.indexes.search.ranking import rank
 from aveyb_retrieval.indexes.search.results import make_pairs, make_result
+from aveyb_retrieval.indexes.search.step_times import in_step
 from aveyb_retrieval.indexes.types import QueryWeights
 
 if TYPE_CHECKING:
@@ -67,8 +68,13 @@ class Search:
                 " build it with token_vectors='int8' (--token-vectors int8), or use"
                 " rerank='maxsim', which encodes texts again"
             )
-        selection = view.select(options.where)
+        selection = _select(view, options)
         return cls(view, options, model, selection, DocumentReader(view, options))
+
+
+@in_step("filter")
+def _select(view: EngineView, options: Options) -> Selection | None:
+    return view.select(options.where)
 
 
 def search_texts(search: Search, texts: Sequence[str]) -> Iterator[Result]:
@@ -99,6 +105,7 @@ def find_hits(search: Search, evidence: Evidence) -> Result:
     return make_result(evidence, passages, page, search.view.language)
 
 
+@in_step("rank")
 def find_page(evidence: Evidence, passages: PassageScorer | None) -> ResultsPage:
     """Rank candidates and take the page that the options ask for."""
     if not evidence.view.count(evidence.options.unit, evidence.question.selection):
@@ -138,15 +145,22 @@ def _gather(search: Search, questions: Sequence[Question]) -> Iterator[Evidence]
         return
     if options.mode == "hybrid" and len(questions) == 1 and view.lasting:
         _start_words(view, options, words[0])
+    weighted, vectors = _encode(search, questions)
+    yield from _with_nearest(search, weighted, words, vectors)
+
+
+@in_step("encode")
+def _encode(search: Search, questions: Sequence[Question]) -> tuple[list[Question], FloatArray]:
+    """The questions with how well the model knows them, and their unit vectors `[n, d]`."""
     model, texts = search.model.load(), [question.text for question in questions]
-    unit = unit_queries(model.encode_queries(texts), view.info.dim)
-    if isinstance(model, QueryWeights):
-        weights = model.query_weights(texts).tolist()
-        questions = [
-            replace(question, known=weight)
-            for question, weight in zip(questions, weights, strict=True)
-        ]
-    yield from _with_nearest(search, questions, words, unit)
+    vectors = unit_queries(model.encode_queries(texts), search.view.info.dim)
+    if not isinstance(model, QueryWeights):
+        return list(questions), vectors
+    weights = model.query_weights(texts).tolist()
+    weighted = [
+        replace(question, known=weight) for question, weight in zip(questions, weights, strict=True)
+    ]
+    return weighted, vectors
 
 
 def _start_words(view: EngineView, options: Options, words: WordRankings) -> None:
