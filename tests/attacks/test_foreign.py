@@ -5,7 +5,7 @@ is loaded.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import huggingface_hub
 import numpy as np
@@ -22,6 +22,7 @@ from tests.contents import problems_of
 from tests.encoder.test_sentence_embedder import save_bert
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder, load_instead
+from tests.recorder import record_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,22 +56,15 @@ def built_by(monkeypatch: pytest.MonkeyPatch, folder: Path, source: str) -> Path
 def test_nothing_is_fetched_because_an_index_names_it(
     use: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
-    fetch = huggingface_hub.snapshot_download
-
-    def seen(*arguments: Any, **options: Any) -> str:
-        asked.append(options["local_files_only"])
-        return fetch(*arguments, **options)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", seen)
+    fetches = record_calls(monkeypatch, huggingface_hub, "snapshot_download")
     root = built_by(monkeypatch, tmp_path / "ix", ATTACKER)
     with pytest.raises(ModelError, match=rf"{ATTACKER}: not on this machine.*--model {ATTACKER}"):
         use(root)
-    assert asked == [True]
+    assert [call["local_files_only"] for call in fetches] == [True]
     # the user names it: the hub is asked
     with pytest.raises(ModelError, match="not available from the hub"):
         Retriever.load(root, model=ATTACKER)
-    assert asked == [True, False]
+    assert [call["local_files_only"] for call in fetches] == [True, False]
 
 
 @pytest.mark.parametrize("use", [search, add, serve])

@@ -17,6 +17,7 @@ from aveyb_retrieval.documents.reading import Reading
 from aveyb_retrieval.documents.records import Record
 from aveyb_retrieval.errors import ConfigError, InputError
 from tests.indexes.fake import FakeEmbedder
+from tests.recorder import record_calls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -102,17 +103,11 @@ def test_lines_about_one_file_each_are_looked_up_and_not_tried(
     for name in names:
         (tmp_path / name).write_text("words")
     (tmp_path / "metadata.csv").write_text("\n".join(["path,number", *lines, "1*.txt,x"]) + "\n")
-    tried: list[str] = []
-
-    def counted(name: str, pattern: str) -> bool:
-        tried.append(pattern)
-        return matches(name, pattern)
-
-    monkeypatch.setattr(folders, "matches", counted)
+    tried = record_calls(monkeypatch, folders, "matches")
     found = metadata(tmp_path)
     assert found["7.txt"] == {"number": "207"}
     assert found["17.txt"] == {"number": "x"}
-    assert {*tried} == {"1*.txt"}
+    assert {call["pattern"] for call in tried} == {"1*.txt"}
 
 
 def test_a_table_of_another_purpose_is_a_sheet(folder: Path) -> None:

@@ -17,6 +17,7 @@ from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import AsMeasured, ChunkedModel, word_chunks
 from aveyb_retrieval.eval.tasks import make_task
 from tests.eval.toys import ToyEmbedder, write_folder
+from tests.recorder import record_calls
 
 ranges = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 40)).map(lambda r: (min(r), max(r))), max_size=6
@@ -192,13 +193,7 @@ def test_passages_of_an_index(task, tmp_path, monkeypatch):
     from aveyb_retrieval import Retriever, build_index
 
     build_index(indexed_rows(task.corpus), tmp_path / "ix", model=ToyEmbedder(), index="Flat")
-    original, asked = Retriever.search, []
-
-    def search(self, query, k, **options):
-        asked.append((k, options))
-        return original(self, query, k, **options)
-
-    monkeypatch.setattr(Retriever, "search", search)
+    searches = record_calls(monkeypatch, Retriever, "search")
     system = IndexPassages(tmp_path / "ix", mode="dense", model=ToyEmbedder(), name="ours")
     doc, start, end = system.search({"q": "honey bees dance"}, 2)["q"][0]
     assert "Honey bees dance" in task.corpus.get(doc).text[start:end]
@@ -213,6 +208,7 @@ def test_passages_of_an_index(task, tmp_path, monkeypatch):
         "rerank": None,
         "exact": False,
     }
+    asked = [(call["k"], call["options"]) for call in searches]
     assert asked[0] == (2, given)
     assert asked[1:] == [
         (2, {**given, "filter": {"document": {"$in": [d]}}}) for d in ("d1", "d2", "d3")

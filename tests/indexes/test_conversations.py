@@ -15,11 +15,11 @@ from aveyb_retrieval.indexes.search import conversations
 from aveyb_retrieval.indexes.search.conversations import MATCHES_TOGETHER, Conversations
 from aveyb_retrieval.indexes.search.matches import Matches
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
-from aveyb_retrieval.indexes.store.tables import PARTS
 from tests import one_change
+from tests.recorder import record_calls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from pathlib import Path
 
     from aveyb_retrieval.indexes.types import IntArray
@@ -147,16 +147,9 @@ def test_passages_that_the_ranking_scored_are_not_scored_again(
 def test_questions_read_the_metadata_of_mails_once(
     retriever: Retriever, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read: list[int] = []
-    documents = Snapshot.documents
-
-    def count(view: Snapshot, docs: Sequence[int], parts: Sequence[str] = PARTS) -> Any:
-        if "metadata" in parts:
-            read.extend(docs)
-        return documents(view, docs, parts)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Snapshot, "documents", count)
+    reads = record_calls(monkeypatch, Snapshot, "documents")
     retriever.search([QUESTION, QUESTION.lower(), "ferry to Skagen"], k=6, mode="lexical")
+    read = [doc for call in reads if "metadata" in call["parts"] for doc in call["docs"]]
     assert sorted(read) == sorted(set(read))
     assert read
 

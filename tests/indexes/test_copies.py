@@ -16,6 +16,7 @@ from aveyb_retrieval.indexes.store import copies
 from aveyb_retrieval.indexes.store.copies import NO_WORDS, copy_digest
 from aveyb_retrieval.indexes.store.tables import Tables
 from tests.indexes.fake import FakeEmbedder
+from tests.recorder import record_calls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -118,15 +119,9 @@ def test_a_passage_of_all_the_text_is_hashed_once(monkeypatch: pytest.MonkeyPatc
     text = "A first sentence. And - with 1.5 % - a second."
     spans = np.array([[0, len(text)], [0, 17], [18, len(text)]])
     expected = [copy_digest(text[start:stop]) for start, stop in spans.tolist()]
-    hashed: list[str] = []
-
-    def count(text: str) -> int:
-        hashed.append(text)
-        return copy_digest(text)
-
-    monkeypatch.setattr(copies, "copy_digest", count)
+    hashed = record_calls(monkeypatch, copies, "copy_digest")
     assert copies.passage_copy_digests(text, spans, expected[0]) == expected
-    assert hashed == [text[:17], text[18:]]
+    assert [call["text"] for call in hashed] == [text[:17], text[18:]]
 
 
 def test_texts_without_words_are_copies_of_nothing(tmp_path: Path) -> None:
@@ -148,21 +143,16 @@ def test_copies_are_folded_without_reading_a_text(
         {"_id": "d", "text": "Twelve months' notice"},
         {"_id": "e", "text": "twelve MONTHS' notice!"},
     ]
-    read, real = list[object](), Tables.read_documents
-    monkeypatch.setattr(
-        Tables,
-        "read_documents",
-        lambda self, docs, parts=(): read.append(parts) or real(self, docs, parts),
-    )
+    reads = record_calls(monkeypatch, Tables, "read_documents")
     for granularity in ("both", "passage", "document"):
         root = tmp_path / granularity
         build_index(rows, root, model=FakeEmbedder(), granularity=granularity)
-        read.clear()
+        reads.clear()
         with Retriever.load(root, model=FakeEmbedder()) as retriever:
             hits = retriever.search("pump filter notice", k=9)
             folded = sorted(sorted([hit.id, *hit.duplicates]) for hit in hits)
             assert folded == [["a", "b"], ["c"], ["d", "e"]]
-        assert not any("text" in parts for parts in read)  # type: ignore[operator]
+        assert not any("text" in call["parts"] for call in reads)
 
 
 def test_clauses_that_say_something_else_are_all_shown(tmp_path: Path) -> None:

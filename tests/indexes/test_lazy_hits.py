@@ -19,6 +19,7 @@ from aveyb_retrieval.indexes.store.rows import RowTable
 from aveyb_retrieval.indexes.store.tables import Tables
 from tests import one_change
 from tests.indexes.fake import FakeEmbedder
+from tests.recorder import record_calls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -43,41 +44,32 @@ def load(root: Path) -> Retriever:
 def test_a_search_reads_no_texts_and_all_of_them_at_once(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read: list[tuple[int, Any]] = []
-    whole = Tables.read_documents
+    reads = record_calls(monkeypatch, Tables, "read_documents")
+    spans = record_calls(monkeypatch, RowTable, "spans")
 
-    def counting(self: Tables, docs: Any, parts: Any) -> Any:
-        read.append((len(docs), parts))
-        return whole(self, docs, parts)
+    def documents_read() -> list[tuple[int, tuple[str, ...]]]:
+        return [(len(call["docs"]), call["parts"]) for call in reads]
 
-    taken: list[Any] = []
-    spans = RowTable.spans
-
-    def noting(self: RowTable, numbers: Any, column: Any = None) -> Any:
-        taken.append(column)
-        return spans(self, numbers, column)
-
-    monkeypatch.setattr(Tables, "read_documents", counting)
-    monkeypatch.setattr(RowTable, "spans", noting)
     with load(root) as retriever:
         hits = retriever.search("the pump that is closed", k=5, passages=2, context=1)
-        assert read == [(5, ("title",))]
+        assert documents_read() == [(5, ("title",))]
         assert [hit.passage for hit in hits] == [hit.passages[0].text for hit in hits]
         assert all(hit.highlights for hit in hits), "found in what is shown"
-        assert len(read) == 1
-        assert "heading" not in taken
+        assert len(reads) == 1
+        assert "heading" not in [call["column"] for call in spans]
         assert [hit.heading for hit in hits] == [""] * len(hits)
-        assert taken.count("heading") <= taken.count("text") < len(hits), (
+        columns = [call["column"] for call in spans]
+        assert columns.count("heading") <= columns.count("text") < len(hits), (
             "of all that were read together"
         )
         for hit in hits:
             assert hit.context == hit.text[slice(*hit.context_span)]  # type: ignore[misc]
             assert all(passage.text == hit.text[slice(*passage.span)] for passage in hit.passages)
             assert hit.metadata["year"] > 1989
-        assert read[1:] == [(5, ("text",)), (5, ("metadata",))]
+        assert documents_read()[1:] == [(5, ("text",)), (5, ("metadata",))]
         again = retriever.search("the pump that is closed", k=5)
         assert [(hit.id, hit.title) for hit in again] == [(hit.id, hit.title) for hit in hits]
-        assert len(read) == 3, "titles are kept"
+        assert len(reads) == 3, "titles are kept"
 
 
 def test_copies_have_all_of_a_hit(root: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from aveyb_retrieval import Retriever, build_index, hits_to_prompt
 from aveyb_retrieval.indexes.search import evidence, named_documents
 from tests import one_change
+from tests.recorder import record_calls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -273,14 +274,7 @@ def test_a_question_that_is_all_name_finds_the_beginning(
 def test_a_long_rest_is_not_encoded_again(
     indexes: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encoded = list[str]()
-    encode = named_documents._encode
-
-    def count(search: Any, text: str) -> Any:
-        encoded.append(text)
-        return encode(search, text)
-
-    monkeypatch.setattr(named_documents, "_encode", count)
+    encoded = record_calls(monkeypatch, named_documents, "_encode")
     question = "In the Osprey contract, how much notice is needed to end it?"
     with Retriever.load(indexes["title"]) as retriever:
         assert retriever.search(question, k=3, unit="passage")

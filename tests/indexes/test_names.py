@@ -26,6 +26,7 @@ from aveyb_retrieval.indexes.search.names import (
 from aveyb_retrieval.indexes.store.called import called_by, name_words
 from aveyb_retrieval.indexes.store.words import Language, language
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
+from tests.recorder import record_calls
 
 ENGLISH = language("english")
 
@@ -331,18 +332,11 @@ def test_words_that_may_call_a_document() -> None:
 
 
 def test_joined_words_are_split_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = list[str]()
-    split = Language.in_order
-
-    def count(rules: Language, text: str) -> list[str]:
-        texts.append(text)
-        return split(rules, text)
-
-    monkeypatch.setattr(Language, "in_order", count)
+    splits = record_calls(monkeypatch, Language, "in_order")
     question = "Which prices does Northern Lamp Works ask for spare parts, and Grey Harbour?"
     terms = question_terms(question, ENGLISH.words(question), ENGLISH)
     words = naming_words(terms, ENGLISH)
-    assert len(texts) == 1
+    assert len(splits) == 1
     assert {"greyharbour", *ENGLISH.in_order("northernlampworks northernlamp")} <= {*words}
 
 

@@ -14,6 +14,7 @@ from aveyb_retrieval.indexes.search import candidates
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
+from tests.recorder import record_calls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,17 +40,6 @@ def retriever(tmp_path_factory: pytest.TempPathFactory) -> Retriever:
     return Retriever.load(root, model=FakeEmbedder())
 
 
-def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[tuple[Any, ...]]:
-    calls, real = list[tuple[Any, ...]](), getattr(owner, name)
-
-    def count(*arguments: Any, **options: Any) -> Any:
-        calls.append(arguments)
-        return real(*arguments, **options)
-
-    monkeypatch.setattr(owner, name, count)
-    return calls
-
-
 @pytest.mark.parametrize("fold", [True, False])
 @pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
 @pytest.mark.parametrize("cap", [1, 2])
@@ -63,7 +53,7 @@ def test_a_page_ends_where_all_documents_are_full(
         for place, hit in enumerate(every)
         if sum(other.id == hit.id for other in every[:place]) < cap
     ]
-    steps = counted(monkeypatch, candidates, "_find_passages")
+    steps = record_calls(monkeypatch, candidates, "_find_passages")
     hits = long.search("word1 word9", 10, per_document=cap, **options)
     assert [(hit.id, hit.span) for hit in hits] == [(hit.id, hit.span) for hit in first]
     assert len(hits) == 3 * cap and len(steps) <= 4, "not until the last of 340 passages"
@@ -73,7 +63,7 @@ def test_a_document_with_fewer_passages_than_its_share_ends_a_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_index([*LONG[:1], {"_id": "s", "text": "word1"}], tmp_path / "i", model=FakeEmbedder())
-    steps = counted(monkeypatch, candidates, "_find_passages")
+    steps = record_calls(monkeypatch, candidates, "_find_passages")
     with Retriever.load(tmp_path / "i", model=FakeEmbedder()) as few:
         hits = few.search("word1", 40, unit="passage", per_document=3, candidates=20, fold=False)
     assert sorted(hit.id for hit in hits) == ["long0"] * 3 + ["s"]
@@ -85,7 +75,7 @@ def test_words_are_looked_up_once_however_many_are_asked_for(
     retriever: Retriever, monkeypatch: pytest.MonkeyPatch, unit: Any
 ) -> None:
     options: dict[str, Any] = {"mode": "lexical", "unit": unit, "fold": False, "passages": 1}
-    calls = counted(monkeypatch, Snapshot, "by_words")
+    calls = record_calls(monkeypatch, Snapshot, "by_words")
     every = retriever.rank(["word1 word2 word3"], 1000, **options)[0]
     assert len(calls) == 1 and len(every) > 25
     pages = [retriever.rank(["word1 word2 word3"], 7, offset=at, **options)[0] for at in (0, 7, 14)]
@@ -97,9 +87,9 @@ def test_a_question_ranks_by_its_words_once_of_each_kind(
     long: Retriever, monkeypatch: pytest.MonkeyPatch, unit: Any
 ) -> None:
     """Also where most documents are long, whose passages are ranked further down."""
-    calls = counted(monkeypatch, Snapshot, "by_words")
+    calls = record_calls(monkeypatch, Snapshot, "by_words")
     assert long.search("word1 word2", 2, unit=unit)
-    kinds = [kind for _, kind, *_ in calls]
+    kinds = [call["kind"] for call in calls]
     assert sorted(kinds) == sorted({"passage", unit})
 
 

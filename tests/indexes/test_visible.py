@@ -14,13 +14,13 @@ from aveyb_retrieval import ConfigError, Index, InputError, Retriever, build_ind
 from aveyb_retrieval.indexes.store.rows import RowTable
 from aveyb_retrieval.indexes.store.tables import Tables
 from tests.indexes.fake import FakeEmbedder
+from tests.recorder import record_calls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from aveyb_retrieval.indexes.search.hit import Result
-    from aveyb_retrieval.indexes.types import IntArray
 
 SEEN = {"team": "legal"}
 WORDS = [
@@ -301,18 +301,11 @@ def test_a_beginning_of_too_many_words_is_refused_before_all_texts_of_a_part_are
         for n in range(400)
     ]
     build_index(rows, tmp_path / "i", model=FakeEmbedder(), language="none")
-    read: list[int] = []
-    take = RowTable.take
-
-    def counted(table: RowTable, numbers: IntArray, columns: list[str]) -> Any:
-        read.append(len(numbers))
-        return take(table, numbers, columns)
-
-    monkeypatch.setattr(RowTable, "take", counted)
+    taken = record_calls(monkeypatch, RowTable, "take")
     with Retriever.load(tmp_path / "i", model=FakeEmbedder()).visible(SEEN) as part:
         with pytest.raises(ConfigError, match="more than 1,024 words"):
             part.search("x*", mode="lexical", operators=True)
-        assert sum(read) == 64
+        assert sum(len(call["numbers"]) for call in taken) == 64
         assert part.search("x39y1*", mode="lexical", operators=True)
 
 
@@ -324,22 +317,13 @@ def test_searches_of_a_part_read_once_what_all_passages_count(
         tmp_path / "i",
         model=FakeEmbedder(),
     )
-    read: list[str] = []
-
-    def count_reads(name: str) -> None:
-        reader = getattr(Tables, name)
-
-        def counted(tables: Tables, *kind: Any) -> Any:
-            read.append(" ".join([name, *kind]))
-            return reader(tables, *kind)
-
-        monkeypatch.setattr(Tables, name, counted)
-
-    for name in ("repeating", "light", "renamed"):
-        count_reads(name)
+    reads = {
+        name: record_calls(monkeypatch, Tables, name) for name in ("repeating", "light", "renamed")
+    }
     with Retriever.load(tmp_path / "i", model=FakeEmbedder()) as whole:
         part = whole.visible(SEEN)
         for query in QUERIES[:2]:
             assert part.search(query, 3)
         assert part.visible({"year": 2001}).search(QUERIES[0], 3)
-    assert sorted(read) == ["light document", "light passage", "renamed", "repeating"]
+    assert sorted(call["kind"] for call in reads["light"]) == ["document", "passage"]
+    assert (len(reads["repeating"]), len(reads["renamed"])) == (1, 1)

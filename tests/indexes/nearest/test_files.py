@@ -19,6 +19,7 @@ from aveyb_retrieval.indexes.store.checked import CHECKED
 from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.disk import rehash
+from tests.recorder import record_calls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,26 +90,13 @@ def test_a_file_that_was_cut_or_changed_is_refused(
     assert verify_index(root, repair=True).repaired
 
 
-def hashed_files(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files whose hashes are compared from now on."""
-    names: list[str] = []
-    real = files.hash_file
-
-    def hash_file(path: Path, **options: bool) -> files.FileInfo:
-        names.append(path.name)
-        return real(path, **options)
-
-    monkeypatch.setattr(files, "hash_file", hash_file)
-    return names
-
-
 def test_opening_reads_a_large_file_once_after_it_was_written_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(manifest, "_QUICK_BYTES", 0)
     root = tmp_path / "ix"
     path = made(root, "SQ8")
-    hashed = hashed_files(monkeypatch)
+    hashed = record_calls(monkeypatch, files, "hash_file")
     copy_index(root, tmp_path / "copy")
     hashed.clear()
     for place in (root, tmp_path / "copy", root):
@@ -117,9 +105,9 @@ def test_opening_reads_a_large_file_once_after_it_was_written_elsewhere(
     shutil.copytree(root, tmp_path / "other")
     for _ in range(3):
         Retriever.load(tmp_path / "other").close()
-    assert hashed == [path.name]
+    assert [call["path"].name for call in hashed] == [path.name]
     assert verify_index(root).problems == []
-    assert hashed.count(path.name) == 2
+    assert [call["path"].name for call in hashed].count(path.name) == 2
 
 
 @pytest.mark.parametrize("noted", [b"{", b"[]", b'{"faiss/x": 1}', None])

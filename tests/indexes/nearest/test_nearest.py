@@ -28,6 +28,7 @@ from aveyb_retrieval.indexes.types import number_range
 from tests import one_change
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.nearest.fake import FakeVectors, unit
+from tests.recorder import record_calls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -614,12 +615,7 @@ def test_an_index_of_graphs_changes_without_a_card(
 def test_a_change_trains_on_its_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
-    devices, making, opening = [], build.make_tier, sync.open_model
-
-    def made(*arguments: Any) -> Any:
-        devices.append(arguments[-1])
-        return making(*arguments)
-
+    opening = sync.open_model
     folder, root = tmp_path / "texts", tmp_path / "index"
     folder.mkdir()
     (folder / "a.txt").write_text("A valve of the pump.")
@@ -628,13 +624,13 @@ def test_a_change_trains_on_its_device(
         monkeypatch.setattr(sync, "open_model", lambda made, root, options: opening(made, root, {}))
         build_index(folder, root, index="Flat", granularity="document")
         (folder / "a.txt").write_text("Another valve.")
-        monkeypatch.setattr(build, "make_tier", made)
+        tiers_made = record_calls(monkeypatch, build, "make_tier")
         monkeypatch.setattr(build, "plan", lambda *arguments, **how: [(0, arguments[2])])
         sync_index(folder, root, device="cuda")
     else:
         build_index(text, root, vectors=vectors, index="Flat", granularity="document")
         other = [{"_id": "b", "text": "Another valve."}]  # the same text would change nothing
-        monkeypatch.setattr(build, "make_tier", made)
+        tiers_made = record_calls(monkeypatch, build, "make_tier")
         monkeypatch.setattr(build, "plan", lambda *arguments, **how: [(0, arguments[2])])
         if change == "build":
             how = {"vectors": vectors, "index": "Flat", "granularity": "document", "device": "cuda"}
@@ -645,7 +641,7 @@ def test_a_change_trains_on_its_device(
             batch = Batch(root, device="cuda")
             batch.upsert(other, vectors=-vectors)
             batch.commit()
-    assert devices == ["cuda"]
+    assert [call["device"] for call in tiers_made] == ["cuda"]
 
 
 def test_changes_of_an_index_train_on_its_device(tmp_path: Path) -> None:
