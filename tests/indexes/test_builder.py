@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -367,33 +368,39 @@ def test_a_stale_lock_is_noticed(
     assert "pid 4711 on there" in caplog.text
 
 
-def test_the_wrong_model_is_refused_naming_both(tmp_path: Path, embedder: FakeEmbedder) -> None:
-    build_index([{"_id": "1", "text": "x"}], tmp_path / "ix", model=embedder)
-    with pytest.raises(IndexFormatError, match=r"fake-a \(fingerprint .*fake-b \(fingerprint"):
-        Retriever.load(tmp_path / "ix", model=FakeEmbedder(seed="b"))
+class SpoiledEmbedder(FakeEmbedder):
+    """Puts a number into a vector of the second document."""
+
+    def __init__(self, number: float) -> None:
+        super().__init__()
+        self.number = number
+
+    def encode_documents(self, documents: Any) -> Iterator[Any]:
+        for place, encoded in enumerate(super().encode_documents(documents)):
+            if place == 1:
+                encoded.passages[0, 3] = self.number
+            yield encoded
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_vectors_that_are_not_finite_are_refused(tmp_path: Path, value: float) -> None:
-    class Broken(FakeEmbedder):
-        def encode_documents(self, documents: Any) -> Iterator[Any]:
-            for number, encoded in enumerate(super().encode_documents(documents)):
-                if number == 1:
-                    encoded.passages[0, 3] = value
-                yield encoded
+class SwallowingEmbedder(FakeEmbedder):
+    """Gives no vectors of the last document."""
 
-    rows = make_documents(3)
-    with pytest.raises(InputError, match="document 'doc-1': its vectors hold NaN or infinity"):
-        build_index(rows, tmp_path / "ix", model=Broken())
+    def encode_documents(self, documents: Any) -> Iterator[Any]:
+        return iter(list(super().encode_documents(documents))[:-1])
 
 
-def test_a_model_that_swallows_documents_is_an_error(tmp_path: Path) -> None:
-    class Swallowing(FakeEmbedder):
-        def encode_documents(self, documents: Any) -> Iterator[Any]:
-            return iter(list(super().encode_documents(documents))[:-1])
-
-    with pytest.raises(AveyBError, match="gave no vectors"):
-        build_index(make_documents(3), tmp_path / "ix", model=Swallowing())
+@refusals(
+    {
+        InputError: {
+            "document 'doc-1': its vectors hold NaN or infinity": [
+                partial(build_index, model=SpoiledEmbedder(number)) for number in (np.nan, np.inf)
+            ],
+        },
+        AveyBError: {"gave no vectors": partial(build_index, model=SwallowingEmbedder())},
+    }
+)
+def test_vectors_that_a_model_does_not_give_are_refused(tmp_path: Path, refused: Refusal) -> None:
+    refused(make_documents(3), tmp_path / "ix")
 
 
 # --- ready-made vectors --------------------------------------------------------------------------

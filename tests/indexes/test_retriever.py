@@ -17,7 +17,6 @@ from aveyb_retrieval.errors import (
     AveyBError,
     BackendError,
     ConfigError,
-    IndexFormatError,
     InputError,
 )
 from aveyb_retrieval.indexes.search import scores
@@ -301,6 +300,7 @@ def test_filters_come_before_the_search(retriever: Retriever) -> None:
         ({"granularity": "word"}, "granularity='word'"),
         ({"fusion": "max"}, "fusion='max'"),
         ({"rerank": "cross"}, "rerank='cross'"),
+        ({"rerank": ""}, "rerank='': must be 'maxsim', a CrossEncoder, or the name of one"),
         ({"weight": 2}, "weight=2"),
         ({"passages": 0}, "passages=0"),
         ({"context": -1}, "context=-1"),
@@ -315,12 +315,6 @@ def test_an_option_out_of_range_is_told(
         retriever.search("word1", **options)
 
 
-@pytest.mark.parametrize("query", ["", "  \n", ["fine", ""], ["fine", 3]])
-def test_an_empty_query_is_told(retriever: Retriever, query: Any) -> None:
-    with pytest.raises(InputError, match=r"the query is empty|query 2 of 2"):
-        retriever.search(query)
-
-
 @refusals(
     {
         InputError: {
@@ -330,6 +324,10 @@ def test_an_empty_query_is_told(retriever: Retriever, query: Any) -> None:
             ],
             "not an array of numbers": lambda retriever: retriever.search_vectors([["a"] * 16]),
             "the query is of type NoneType": lambda retriever: retriever.search(None),
+            r"the query is empty|query 2 of 2": [
+                partial(Retriever.search, query=query)
+                for query in ("", "  \n", ["fine", ""], ["fine", 3])
+            ],
         },
         ConfigError: {
             "text": lambda retriever: retriever.search_vectors(np.ones((1, 16)), mode="hybrid"),
@@ -359,23 +357,18 @@ def test_a_path_may_hold_any_character(tmp_path: Path) -> None:
         assert len(retriever.search("word1", k=5, mode="hybrid")) > 0
 
 
-def test_what_is_no_index_is_told(tmp_path: Path) -> None:
-    for path in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(IndexFormatError, match="no index here"):
-            Retriever.load(path)
-
-
 # --- devices -------------------------------------------------------------------------------------
 
 
-def test_a_gpu_that_is_not_there_is_an_error(root: Path) -> None:
+@pytest.mark.parametrize(
+    ("device", "message"), [("cuda", r"there is no GPU|built without CUDA"), ("tpu", "'tpu'")]
+)
+def test_a_gpu_that_is_not_there_is_an_error(root: Path, device: str, message: str) -> None:
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("a GPU is there")
-    with pytest.raises(BackendError, match=r"there is no GPU|built without CUDA"):
-        Retriever.load(root, model=FakeEmbedder(), device="cuda")
-    with pytest.raises(BackendError, match="'tpu'"):
-        Retriever.load(root, model=FakeEmbedder(), device="tpu")
+    with pytest.raises(BackendError, match=message):
+        Retriever.load(root, model=FakeEmbedder(), device=device)
 
 
 @pytest.mark.parametrize(

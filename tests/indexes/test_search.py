@@ -177,13 +177,6 @@ def _place(hit: Hit) -> tuple[str, Any]:
     return hit.id, hit.span
 
 
-def test_an_empty_name_of_a_reranker_is_refused(retriever: Retriever) -> None:
-    with pytest.raises(
-        ConfigError, match="rerank='': must be 'maxsim', a CrossEncoder, or the name of one"
-    ):
-        retriever.search("word1", rerank="")
-
-
 @pytest.mark.parametrize("flag", ["fold", "exact", "operators"])
 def test_an_option_that_is_no_flag_is_refused(retriever: Retriever, flag: str) -> None:
     for wrong in ("false", "no", 0, 1, None, [], "True"):

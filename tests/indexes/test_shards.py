@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -24,6 +25,7 @@ from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder, InterruptedEmbedder
+from tests.refusals import Refusal, refusals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -242,77 +244,93 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
 
 
-class TestRefused:
-    @pytest.fixture
-    def shards(self, built: Path, tmp_path: Path) -> Path:
-        return shutil.copytree(built, tmp_path / "shards")
+@pytest.fixture
+def shards(built: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(built, tmp_path / "shards")
 
-    def refused(self, shards: Path, message: str) -> None:
-        with pytest.raises(InputError, match=message):
-            build_index(None, shards.parent / "ix", vectors=shards)
 
-    def test_a_missing_shard(self, shards: Path) -> None:
-        shutil.rmtree(shards / "2-of-3")
-        self.refused(
-            shards, r"1 of 3 shards are missing or not complete: 2; build them with --share 2/3"
-        )
+def empty_folder(shards: Path) -> None:
+    shutil.rmtree(shards)
+    shards.mkdir()
 
-    def test_nothing(self, tmp_path: Path) -> None:
-        (tmp_path / "empty").mkdir()
-        self.refused(tmp_path / "empty", "no index here, and no folder of indexes")
 
-    def test_another_division(
-        self, shards: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder
-    ) -> None:
-        build_index(documents, shards / "other", share=(1, 2), model=embedder)
-        self.refused(shards, "shards of 2 and shards of 3")
+def share_of_another_division(shards: Path) -> None:
+    build_index(make_documents(120), shards / "other", share=(1, 2), model=FakeEmbedder())
 
-    def test_another_model(self, shards: Path, documents: list[dict[str, Any]]) -> None:
-        build_index(
-            documents, shards / "2-of-3", share=(2, 3), model=FakeEmbedder(seed="b"), overwrite=True
-        )
-        self.refused(
-            shards, r"2-of-3 were encoded differently: model is 'fake-a \(.*' and 'fake-b \("
-        )
 
-    def test_another_corpus(
-        self, shards: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder
-    ) -> None:
-        build_index(documents[1:], shards / "2-of-3", share=(2, 3), model=embedder, overwrite=True)
-        self.refused(shards, "2-of-3 are of different corpora")
+def build_again(shards: Path, documents: list[dict[str, Any]], model: FakeEmbedder) -> None:
+    build_index(documents, shards / "2-of-3", share=(2, 3), model=model, overwrite=True)
 
-    def test_one_that_was_changed(self, shards: Path, embedder: FakeEmbedder) -> None:
-        one_change.add([{"_id": "new", "text": "word1"}], shards / "2-of-3", model=embedder)
-        self.refused(shards, "2-of-3: not a shard, or changed since")
 
-    def test_an_id_twice(
-        self, tmp_path: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder
-    ) -> None:
-        of = shard_of("doc-4", 2)
-        with pytest.raises(InputError, match=r"document 121: the id 'doc-4' is already in use"):
-            build_index(
-                [*documents, documents[4]], tmp_path / "twice", share=(of, 2), model=embedder
-            )
+def change_a_shard(shards: Path) -> None:
+    one_change.add([{"_id": "new", "text": "word1"}], shards / "2-of-3", model=FakeEmbedder())
 
-    def test_a_corpus_beside_shards(self, shards: Path, documents: list[dict[str, Any]]) -> None:
-        with pytest.raises(ConfigError, match="leave the corpus out"):
-            build_index(documents, shards.parent / "ix", vectors=shards)
 
-    def test_settings_that_the_shards_do_not_have(self, shards: Path) -> None:
-        with pytest.raises(ConfigError, match="passage_tokens=64: the documents of"):
-            build_index(None, shards.parent / "ix", vectors=shards, passage_tokens=64)
-        with pytest.raises(ConfigError, match=r"model is 'fake-a \(.*'fake-b \("):
-            build_index(None, shards.parent / "ix", vectors=shards, model=FakeEmbedder(seed="b"))
-        build_index([{"_id": "a", "text": "b"}], shards.parent / "ix", model=FakeEmbedder(dim=8))
-        with pytest.raises(
-            ConfigError, match=r"model is 'fake-a \(.*encode the documents with the same settings"
-        ):
-            one_change.add(None, shards.parent / "ix", vectors=shards)
+@refusals(
+    {
+        InputError: {
+            "1 of 3 shards are missing or not complete: 2; build them with --share 2/3": (
+                lambda shards: shutil.rmtree(shards / "2-of-3")
+            ),
+            "no index here, and no folder of indexes": empty_folder,
+            "shards of 2 and shards of 3": share_of_another_division,
+            r"2-of-3 were encoded differently: model is 'fake-a \(.*' and 'fake-b \(": partial(
+                build_again, documents=make_documents(120), model=FakeEmbedder(seed="b")
+            ),
+            "2-of-3 are of different corpora": partial(
+                build_again, documents=make_documents(120)[1:], model=FakeEmbedder()
+            ),
+            "2-of-3: not a shard, or changed since": change_a_shard,
+        },
+    }
+)
+def test_shards_that_are_not_of_one_index_are_refused(shards: Path, refused: Refusal) -> None:
+    refused.then(lambda shards: build_index(None, shards.parent / "ix", vectors=shards), shards)
 
-    @pytest.mark.parametrize("share", [(0, 3), (4, 3), (1, 10_000), (1.0, 2), "1/2", (1,)])
-    def test_no_such_share(self, share: Any, tmp_path: Path, embedder: FakeEmbedder) -> None:
-        with pytest.raises(ConfigError, match="share"):
-            build_index(make_documents(2), tmp_path / "ix", share=share, model=embedder)
+
+def add_shards_of_another_model(shards: Path, root: Path) -> None:
+    build_index([{"_id": "a", "text": "b"}], root, model=FakeEmbedder(dim=8))
+    one_change.add(None, root, vectors=shards)
+
+
+@refusals(
+    {
+        ConfigError: {
+            "leave the corpus out": lambda shards, root: build_index(
+                make_documents(120), root, vectors=shards
+            ),
+            "passage_tokens=64: the documents of": lambda shards, root: build_index(
+                None, root, vectors=shards, passage_tokens=64
+            ),
+            r"model is 'fake-a \(.*'fake-b \(": lambda shards, root: build_index(
+                None, root, vectors=shards, model=FakeEmbedder(seed="b")
+            ),
+            r"model is 'fake-a \(.*encode the documents with the same settings": (
+                add_shards_of_another_model
+            ),
+        },
+    }
+)
+def test_settings_that_the_shards_do_not_have_are_refused(
+    built: Path, tmp_path: Path, refused: Refusal
+) -> None:
+    refused(built, tmp_path / "ix")
+
+
+def test_an_id_twice_is_refused_in_its_share(
+    tmp_path: Path, documents: list[dict[str, Any]], embedder: FakeEmbedder
+) -> None:
+    share = (shard_of("doc-4", 2), 2)
+    with pytest.raises(InputError, match=r"document 121: the id 'doc-4' is already in use"):
+        build_index([*documents, documents[4]], tmp_path / "twice", share=share, model=embedder)
+
+
+@pytest.mark.parametrize("share", [(0, 3), (4, 3), (1, 10_000), (1.0, 2), "1/2", (1,)])
+def test_a_share_that_is_none_is_refused(
+    share: Any, tmp_path: Path, embedder: FakeEmbedder
+) -> None:
+    with pytest.raises(ConfigError, match="share"):
+        build_index(make_documents(2), tmp_path / "ix", share=share, model=embedder)
 
 
 class FakeRay:

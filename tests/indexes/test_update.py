@@ -289,14 +289,6 @@ def test_a_file_of_what_was_added_is_of_a_type_for_so_many(
     ]
 
 
-def test_one_string_is_no_list_of_ids(tmp_path: Path, embedder: FakeEmbedder) -> None:
-    build_index(
-        [{"_id": "1", "text": "a"}, {"_id": "12", "text": "b"}], tmp_path / "ix", model=embedder
-    )
-    with pytest.raises(InputError, match="is one string; give a list"):
-        one_change.delete(tmp_path / "ix", "12", missing_ok=True)
-
-
 @pytest.mark.parametrize("factory", ["Flat", "HNSW8", "IVF1,Flat"])
 def test_an_emptied_index_can_be_compacted_and_filled_again(
     tmp_path: Path, embedder: FakeEmbedder, factory: str

@@ -8,6 +8,7 @@ import ast
 import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from aveyb_retrieval.indexes.search import scores
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.test_filters import holds
+from tests.refusals import Refusal, refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -127,6 +129,17 @@ def test_a_search_keeps_to_the_ids_given(words: Index, options: dict[str, Any]) 
 
 
 @pytest.mark.parametrize(
+    "use",
+    [
+        lambda words, ids: words.search("word1", ids=ids),
+        lambda words, ids: words.get(ids, missing_ok=True),
+        lambda words, ids: words.delete(ids),
+        lambda words, ids: words.delete(ids, missing_ok=True),
+        lambda words, ids: words.update_metadata({"a": 1}, ids),
+    ],
+    ids=["search", "get", "delete", "delete if there", "update"],
+)
+@pytest.mark.parametrize(
     ("ids", "told"),
     [
         ("doc-1", r"ids='doc-1' is one string; give a list of ids, as \['doc-1'\]"),
@@ -137,21 +150,11 @@ def test_a_search_keeps_to_the_ids_given(words: Index, options: dict[str, Any]) 
         (["a\ud800"], "is not valid Unicode; no document has such an id"),
     ],
 )
-def test_ids_that_are_none_are_told(words: Index, ids: Any, told: str) -> None:
-    asked: list[Callable[[], object]] = [
-        lambda: words.search("word1", ids=ids),
-        lambda: words.get(ids, missing_ok=True),
-        lambda: words.delete(ids),
-        lambda: words.update_metadata({"a": 1}, ids),
-    ]
-    for ask in asked:
-        with pytest.raises(InputError, match=told):
-            ask()
-
-
-def test_more_ids_than_fit_are_told(words: Index) -> None:
-    with pytest.raises(ConfigError, match="20,000 values of '_id'; at most 10,000"):
-        words.search("word1", ids=[f"{i}" for i in range(20_000)])
+def test_ids_that_are_none_are_told(
+    words: Index, use: Callable[[Index, Any], object], ids: Any, told: str
+) -> None:
+    with pytest.raises(InputError, match=told):
+        use(words, ids)
 
 
 OPTIONS: list[dict[str, Any]] = [
@@ -203,14 +206,6 @@ def test_pages_follow_each_other_where_passages_are_read_in_parts(
     )
     assert ranked(40, min_score=0.0) == in_parts
     assert ranked(40, boost={}) == whole, "where the order changes later, all are one part"
-
-
-@pytest.mark.parametrize("offset", [-1, 1.5, None, True, "2"])
-def test_an_offset_that_is_none_is_told(words: Index, offset: Any) -> None:
-    with pytest.raises(
-        ConfigError, match=f"offset={offset!r}: must be a whole number of at least 0"
-    ):
-        words.search("word1", offset=offset)
 
 
 MOMENT = datetime(2024, 5, 6, 7, 8, 9, 125, tzinfo=UTC)
@@ -343,18 +338,37 @@ def test_values_of_every_type_are_told_apart(tmp_path: Path) -> None:
         assert index.values("deep.x")[0] == (2, 2), "counted anew in a new version"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        (("yeer",), "no document can be counted: none has the field 'yeer'; did you mean 'year'?"),
-        (("",), "cannot be a field"),
-        ((7,), "field=7: must be the name of a field"),
-        (("year", {"year": {"$about": 2}}), "the operator '\\$about' on 'year' is not known"),
-    ],
+@refusals(
+    {
+        ConfigError: {
+            "20,000 values of '_id'; at most 10,000": lambda words: words.search(
+                "word1", ids=[f"{i}" for i in range(20_000)]
+            ),
+            **{
+                f"offset={offset!r}: must be a whole number of at least 0": partial(
+                    Index.search, query="word1", offset=offset
+                )
+                for offset in (-1, 1.5, None, True, "2")
+            },
+            "no document can be counted: none has the field 'yeer'; did you mean 'year'?": partial(
+                Index.values, field="yeer"
+            ),
+            "cannot be a field": partial(Index.values, field=""),
+            "field=7: must be the name of a field": partial(Index.values, field=7),
+            r"the operator '\$about' on 'year' is not known": partial(
+                Index.values, field="year", filter={"year": {"$about": 2}}
+            ),
+            **{
+                f"limit={limit!r}: must be a whole number from 1 to 10,000": partial(
+                    Index.values, field="year", limit=limit
+                )
+                for limit in (0, -1, 10_001, 1.5, True, None)
+            },
+        },
+    }
 )
-def test_fields_that_cannot_be_counted_are_told(words: Index, arguments: Any, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        words.values(*arguments)
+def test_what_no_search_within_documents_takes_is_refused(words: Index, refused: Refusal) -> None:
+    refused(words)
 
 
 def test_the_advice_on_a_name_with_a_dot_works(tmp_path: Path) -> None:
@@ -370,14 +384,6 @@ def test_the_advice_on_a_name_with_a_dot_works(tmp_path: Path) -> None:
         ):
             index.values("No.")
         assert index.values(r"No\.") == [(1, 1)]
-
-
-@pytest.mark.parametrize("limit", [0, -1, 10_001, 1.5, True, None])
-def test_a_limit_that_is_none_is_told(words: Index, limit: Any) -> None:
-    with pytest.raises(
-        ConfigError, match=f"limit={limit!r}: must be a whole number from 1 to 10,000"
-    ):
-        words.values("year", limit=limit)
 
 
 def test_a_field_with_too_many_values_is_told(
