@@ -23,7 +23,7 @@ import zstandard
 from aveyb_retrieval import Index, build_index
 from aveyb_retrieval.documents.corpus import read_corpus
 from aveyb_retrieval.documents.reading import Reading, read_json
-from aveyb_retrieval.documents.records import FieldNames, Notice, Record, Rejected
+from aveyb_retrieval.documents.records import FieldNames, Notice, Pages, Record, Rejected
 from aveyb_retrieval.errors import ConfigError, InputError
 from tests.indexes.fake import FakeEmbedder
 
@@ -493,10 +493,15 @@ def test_a_string_or_path_alone_and_a_list_of_paths_are_places(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("mistyped", ["handbok", "data/handbok", "hand book.jsonl"])
-def test_a_mistyped_path_is_no_text(mistyped: str, tmp_path: Path) -> None:
-    for corpus in (mistyped, tmp_path / mistyped, [tmp_path / mistyped]):
-        with pytest.raises(InputError, match=r"no such file or folder; give a text in a list"):
-            list(read_corpus(corpus))
+@pytest.mark.parametrize(
+    "form", [str, Path, lambda place: [Path(place)]], ids=["text", "path", "list"]
+)
+def test_a_mistyped_path_is_no_text(
+    mistyped: str, form: Callable[[str], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"no such file or folder; give a text in a list"):
+        list(read_corpus(form(mistyped)))
 
 
 def test_places_and_documents_are_not_mixed(tmp_path: Path) -> None:
@@ -542,3 +547,48 @@ class Table:
 def test_what_is_no_corpus_is_refused(corpus: Any, message: str) -> None:
     with pytest.raises(InputError, match=message):
         list(read_corpus(corpus))
+
+
+# --- pages ---------------------------------------------------------------------------------------
+
+
+def test_pages_are_found_by_their_characters() -> None:
+    pages = Pages((0, 5, 5, 9), ("i", "ii", "1", "2"))
+    first, third, last = (1, "i", "page"), (3, "1", "page"), (4, "2", "page")
+    assert [pages.at(i) for i in (0, 4, 5, 8, 100)] == [first, first, third, third, last]
+    assert Pages((0, 3)).at(3) == (2, "2", "page")
+    assert [page.number for page in pages.range(3, 6)] == [1, 3]
+    assert [page.number for page in pages.range(4, 5)] == [1, 1]
+    assert [page.number for page in pages.range(4, 4)] == [1, 1]
+    assert str(Pages((0, 3), ("0:01", "0:02"), "time").at(3)) == "time 0:02"
+
+
+@pytest.mark.parametrize(
+    "pages", [Pages((0, 5, 5, 9), ("i", "ii", "1", "2")), Pages((0, 5)), Pages((0, 5), (), "slide")]
+)
+def test_pages_are_read_as_they_were_written(pages: Pages) -> None:
+    assert Pages.from_json(json.loads(pages.to_json())) == pages
+    assert ("unit" in pages.to_json()) == (pages.unit != "page")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"starts": [], "labels": []},
+        {"starts": [1], "labels": []},
+        {"starts": [0, 5, 2], "labels": []},
+        {"starts": [0], "labels": ["a", "b"]},
+        {"starts": [0, True], "labels": []},
+        {"starts": 0, "labels": []},
+        {"starts": [0], "labels": [5]},
+        {"starts": [0]},
+        [],
+        None,
+        {"starts": [0], "labels": [], "unit": "chapter"},
+        {"starts": [0], "labels": [], "x": 1},
+    ],
+    ids=str,
+)
+def test_what_is_no_list_of_pages_is_refused(wrong: Any) -> None:
+    with pytest.raises(ValueError, match="page"):
+        Pages.from_json(wrong)

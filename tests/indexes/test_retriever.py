@@ -401,10 +401,10 @@ def test_words_are_found_however_their_accents_are_written(retriever: Retriever)
         assert [h.id for h in retriever.search(query, mode="lexical")] == ["日本 id\0"], form
 
 
-def test_a_closed_retriever_says_so(root: Path) -> None:
+@pytest.mark.parametrize("mode", ["dense", "lexical", "hybrid"])
+def test_a_closed_retriever_says_so(root: Path, mode: Any) -> None:
     retriever = Retriever.load(root, model=FakeEmbedder())
     retriever.search("word1")
     retriever.close()
-    for mode in ("dense", "lexical", "hybrid"):
-        with pytest.raises(AveyBError, match="was closed; load it again"):
-            retriever.search("word1", mode=mode)
+    with pytest.raises(AveyBError, match="was closed; load it again"):
+        retriever.search("word1", mode=mode)

@@ -7,7 +7,7 @@ from __future__ import annotations
 import shutil
 import threading
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -312,6 +312,16 @@ def test_a_sync_that_was_killed_and_is_not_needed_any_more_leaves_nothing(
     assert problems_of(root) == []
 
 
+@pytest.fixture(scope="module")
+def with_a_document_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A folder with one file, and an index in which a document of this file's id came otherwise."""
+    folder = tmp_path_factory.mktemp("hand")
+    (folder / "hand.txt").write_text("read from a file")
+    root = tmp_path_factory.mktemp("index") / "ix"
+    build_index([{"_id": "hand.txt", "text": "written by hand"}], root, model=FakeEmbedder())
+    return folder, root
+
+
 @refusals(
     {
         InputError: {
@@ -329,14 +339,9 @@ def test_a_sync_that_was_killed_and_is_not_needed_any_more_leaves_nothing(
 )
 @pytest.mark.parametrize("call", [plan_sync, sync_index])
 def test_a_plan_stops_where_the_sync_would(
-    folder: Path, tmp_path: Path, call: Callable[..., object], refused: Refusal
+    with_a_document_of_its_own: tuple[Path, Path], call: Callable[..., object], refused: Refusal
 ) -> None:
-    root = tmp_path / "ix"
-    build_index(folder, root, model=FakeEmbedder())
-    with Index.open(root, model=FakeEmbedder()) as index:
-        index.add([{"_id": "hand.txt", "text": "written by hand"}])
-    (folder / "hand.txt").write_text("read from a file")
-    refused(call, folder, root)
+    refused(call, *with_a_document_of_its_own)
 
 
 def test_a_part_is_no_folder_of_its_own(
@@ -510,6 +515,11 @@ def test_a_writer_waits_for_another_one(folder: Path, tmp_path: Path) -> None:
     threading.Timer(0.2, held.close).start()
     with Index.open(root, model=FakeEmbedder(), wait=30) as index:
         assert index.delete(["a.txt"]).deleted == 1
-    for wait in (-1, "long", float("nan"), True):
-        with pytest.raises(ConfigError, match="wait"):
-            one_change.delete(root, ["b.md"], wait=wait)
+
+
+@pytest.mark.parametrize("wait", [-1, "long", float("nan"), True])
+def test_a_wait_that_is_no_time_is_refused(
+    with_a_document_of_its_own: tuple[Path, Path], wait: Any
+) -> None:
+    with pytest.raises(ConfigError, match="wait"):
+        one_change.delete(with_a_document_of_its_own[1], ["hand.txt"], wait=wait)

@@ -23,6 +23,7 @@ from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
+from tests.refusals import Refusal, refusals
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -304,40 +305,54 @@ def only_queries(original: Any) -> Any:
 # --- mistakes and damage -------------------------------------------------------------------------
 
 
-def test_what_cannot_be_had_is_refused(tmp_path: Path, embedder: FakeEmbedder) -> None:
-    rows, root = make_documents(12), tmp_path / "ix"
-    build_index(rows, root, model=embedder)
-    with Retriever.load(root, model=embedder) as retriever:
-        with pytest.raises(
-            ConfigError,
-            match=r"ix: rerank='token-vectors': this index has no token vectors; build it",
-        ):
-            retriever.search(QUERY, rerank="token-vectors")
+class EmbedderWithoutTokens:
+    """A model that makes vectors of documents and none of their tokens."""
+
+    dim, model_name, fingerprint = 16, "plain", "0" * 64
+    encode_documents = FakeEmbedder.encode_documents
+    encode_queries = FakeEmbedder.encode_queries
+    token_vectors = FakeEmbedder.token_vectors
+
+
+def rerank_by_tokens(root: Path) -> None:
+    build_index(make_documents(12), root.with_name("plain"), model=FakeEmbedder())
+    with Retriever.load(root.with_name("plain"), model=FakeEmbedder()) as retriever:
         assert retriever.search(QUERY, rerank="maxsim")
-    with pytest.raises(ConfigError, match="token_vectors='int4': must be one of int8, 1bit"):
-        build_index(rows, tmp_path / "no", model=embedder, token_vectors="int4")
-    vectors = np.eye(12, 16, dtype=np.float32)
-    with pytest.raises(ConfigError, match="with ready-made vectors: there is no model"):
-        build_index(
-            rows, tmp_path / "no", vectors=vectors, granularity="document", token_vectors="int8"
-        )
+        retriever.search(QUERY, rerank="token-vectors")
 
-    keeping = tmp_path / "keeping"
-    build_index(rows, keeping, model=embedder, granularity="document", token_vectors="int8")
-    with pytest.raises(ConfigError, match=r"no token vectors, which .*keeping has"):
-        one_change.upsert(rows, keeping, vectors=vectors)
 
-    class NoTokens:
-        dim, model_name, fingerprint = 16, "plain", "0" * 64
-        encode_documents, encode_queries = (
-            FakeEmbedder.encode_documents,
-            FakeEmbedder.encode_queries,
-        )
-        token_vectors = FakeEmbedder.token_vectors
+def put_ready_vectors_beside_tokens(root: Path) -> None:
+    rows, keeping = make_documents(12), root.with_name("keeping")
+    build_index(rows, keeping, model=FakeEmbedder(), granularity="document", token_vectors="int8")
+    one_change.upsert(rows, keeping, vectors=np.eye(12, 16, dtype=np.float32))
 
-    with pytest.raises(ConfigError, match="the model plain makes no token vectors of documents"):
-        build_index(rows, tmp_path / "no", model=NoTokens(), token_vectors="int8")
-    assert not (tmp_path / "no").exists()
+
+@refusals(
+    {
+        ConfigError: {
+            "plain: rerank='token-vectors': this index has no token vectors; build it": (
+                rerank_by_tokens
+            ),
+            "token_vectors='int4': must be one of int8, 1bit": lambda root: build_index(
+                make_documents(12), root, model=FakeEmbedder(), token_vectors="int4"
+            ),
+            "with ready-made vectors: there is no model": lambda root: build_index(
+                make_documents(12),
+                root,
+                vectors=np.eye(12, 16, dtype=np.float32),
+                granularity="document",
+                token_vectors="int8",
+            ),
+            r"no token vectors, which .*keeping has": put_ready_vectors_beside_tokens,
+            "the model plain makes no token vectors of documents": lambda root: build_index(
+                make_documents(12), root, model=EmbedderWithoutTokens(), token_vectors="int8"
+            ),
+        },
+    }
+)
+def test_what_cannot_be_had_is_refused(tmp_path: Path, refused: Refusal) -> None:
+    refused(tmp_path / "ix")
+    assert not (tmp_path / "ix").exists()
 
 
 @pytest.mark.parametrize("granularity", ["document", "both"])

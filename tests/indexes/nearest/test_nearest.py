@@ -29,6 +29,7 @@ from tests import one_change
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.nearest.fake import FakeVectors, unit
 from tests.recorder import record_calls
+from tests.refusals import Refusal, refusals
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -243,34 +244,45 @@ def test_single_deletions_cost_no_reading_and_memory_is_filled_again_when_they_a
     assert scans == 300 // (tiers.MAX_DEAD_VECTORS_IN_MEMORY + 1)
 
 
-def test_counts_that_contradict_what_is_stored_are_an_error(tmp_path: Path) -> None:
-    stored = FakeVectors.random("document", 300, DIM)
-    with pytest.raises(IndexFormatError, match="299 are counted"):
-        VectorSearcher.open(tmp_path, "document", [], stored, 299)
-    tier, _ = make_tier(tmp_path, "faiss/a", "document", 0, 200, stored, 200, "Flat")
-    with pytest.raises(IndexFormatError, match="the manifest says 201"):
-        VectorSearcher.open(
-            tmp_path, "document", [dataclasses.replace(tier, count=201)], stored, 300
-        )
+def make_two_thirds(folder: Path, stored: FakeVectors, factory: str) -> Tier:
+    return make_tier(folder, "faiss/a", "document", 0, 200, stored, 200, factory)[0]
 
 
-def test_a_type_that_cannot_be_made_says_so(tmp_path: Path) -> None:
-    stored = FakeVectors.random("document", 100, DIM)
-    for factory, message in (
-        ("Flatt", "cannot make"),
-        ("IVF4096,Flat", "trained on 100"),
-        ("HNSW1", "2 links"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            make_tier(tmp_path, "faiss/a", "document", 0, 100, stored, 100, factory)
-    assert not list((tmp_path).glob("faiss/*"))
+def open_with_a_wrong_tier(folder: Path, vectors: FakeVectors) -> None:
+    tier = dataclasses.replace(make_two_thirds(folder, vectors, "Flat"), count=201)
+    VectorSearcher.open(folder, "document", [tier], vectors, 300)
 
 
-def test_other_devices_are_refused(tmp_path: Path) -> None:
-    stored = FakeVectors.random("document", 10, DIM)
-    for device in ("mps", "cuda"):
-        with pytest.raises(BackendError, match=device):
-            VectorSearcher.open(tmp_path, "document", [], stored, 10, device=device)
+@refusals(
+    {
+        IndexFormatError: {
+            "299 are counted": partial(VectorSearcher.open, kind="document", tiers=[], count=299),
+            "the manifest says 201": open_with_a_wrong_tier,
+        },
+        BackendError: {
+            device: partial(
+                VectorSearcher.open, kind="document", tiers=[], count=300, device=device
+            )
+            for device in ("mps", "cuda")
+        },
+    }
+)
+def test_what_does_not_fit_what_is_stored_is_not_opened(tmp_path: Path, refused: Refusal) -> None:
+    refused(tmp_path, vectors=FakeVectors.random("document", 300, DIM))
+
+
+@refusals(
+    {
+        ConfigError: {
+            "cannot make": partial(make_two_thirds, factory="Flatt"),
+            "trained on 200": partial(make_two_thirds, factory="IVF4096,Flat"),
+            "2 links": partial(make_two_thirds, factory="HNSW1"),
+        },
+    }
+)
+def test_a_type_that_cannot_be_made_says_so(tmp_path: Path, refused: Refusal) -> None:
+    refused(tmp_path, FakeVectors.random("document", 300, DIM))
+    assert not list(tmp_path.glob("faiss/*"))
 
 
 def test_a_card_that_is_too_small_is_told_with_what_would_fit(
