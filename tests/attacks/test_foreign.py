@@ -5,6 +5,7 @@ is loaded.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 import huggingface_hub
@@ -14,7 +15,7 @@ import pytest
 from aveyb_retrieval import Embedder, Retriever, build_index
 from aveyb_retrieval.encoder.embedders.loading import load_encoder
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
-from aveyb_retrieval.errors import AveyBError, IndexFormatError, ModelError
+from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, ModelError
 from aveyb_retrieval.indexes.nearest import faiss_file
 from aveyb_retrieval.server.indexes import Indexes
 from tests import one_change
@@ -23,6 +24,7 @@ from tests.encoder.test_sentence_embedder import save_bert
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder, load_instead
 from tests.recorder import record_calls
+from tests.refusals import Refusal, refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,10 +114,14 @@ def test_a_model_folder_is_made_of_stock_modules(
     monkeypatch.setattr("sentence_transformers.SentenceTransformer", None)  # it is not reached
     with pytest.raises(ModelError, match=rf"modules\.json: a module of type '{kind}'"):
         load_encoder(folder)
-    for damaged in ("{}", "[1]", '[{"type": 1}]', "["):
-        path.write_text(damaged)
-        with pytest.raises(ModelError):
-            load_encoder(folder)
+
+
+@pytest.mark.parametrize("damaged", ["{}", "[1]", '[{"type": 1}]', "["])
+def test_a_damaged_list_of_modules_is_refused(damaged: str, tmp_path: Path) -> None:
+    folder = save_bert(tmp_path)
+    (folder / "modules.json").write_text(damaged)
+    with pytest.raises(ModelError):
+        load_encoder(folder)
 
 
 @pytest.mark.parametrize("factory", ["RaBitQfs", "NSG8", "RQ2x4"])
@@ -133,9 +139,19 @@ def test_verify_reads_every_type(tmp_path: Path) -> None:
     assert problems_of(tmp_path / "ix") == []
 
 
-def test_a_type_that_faiss_cannot_fill_is_an_error_of_ours(tmp_path: Path) -> None:
-    with pytest.raises(AveyBError, match="cannot take 10 vectors"):
-        build_index(make_documents(10), tmp_path / "ix", model=FakeEmbedder(), index="NSG16")
+@refusals(
+    {
+        ConfigError: {
+            "at least 2 links": [
+                partial(build_index, index=factory)
+                for factory in ("HNSW0", "HNSW1", "IVF4_HNSW0,Flat", "PCA8,HNSW0")
+            ],
+        },
+        AveyBError: {"cannot take 10 vectors": partial(build_index, index="NSG16")},
+    }
+)
+def test_a_type_that_faiss_cannot_fill_is_refused(tmp_path: Path, refused: Refusal) -> None:
+    refused(make_documents(10), tmp_path / "ix", model=FakeEmbedder())
 
 
 def test_an_id_that_is_no_unicode_is_an_error_of_ours(tmp_path: Path) -> None:

@@ -118,14 +118,21 @@ def test_no_weights(folder: Path, refusal: Callable[[Path], str]) -> None:
     assert "reads safetensors only" in refusal(folder)
 
 
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (None, r"no config\.json"),
+        *((text, r"config\.json(: model_type is None| is not JSON)") for text in ("{", "[]", "{}")),
+    ],
+)
 @pytest.mark.parametrize("loader", ["AveyBModel", "AveyBForMaskedLM", "Embedder"])
-def test_a_folder_that_holds_no_model(tmp_path: Path, loader: str) -> None:
-    with pytest.raises(ModelError, match=r"no config\.json"):
+def test_a_folder_that_holds_no_model(
+    tmp_path: Path, loader: str, config: str | None, message: str
+) -> None:
+    if config is not None:
+        (tmp_path / "config.json").write_text(config)
+    with pytest.raises(ModelError, match=message):
         LOADERS[loader](tmp_path)
-    for text in ("{", "[]", "{}"):
-        (tmp_path / "config.json").write_text(text)
-        with pytest.raises(ModelError, match=r"config\.json(: model_type is None| is not JSON)"):
-            LOADERS[loader](tmp_path)
 
 
 SIZES = {"vocab_size": 261, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 4}

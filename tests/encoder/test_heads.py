@@ -4,6 +4,7 @@ refused.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -85,20 +86,28 @@ def test_released_loss_and_every_gradient_are_met(
         assert (parameter.grad - expected).norm() <= 1e-4 * expected.norm(), name
 
 
-def test_a_released_checkpoint_that_lacks_part_of_the_head(shared: Path) -> None:
-    tensors, config = read_fixture(shared / "fixtures" / "avey_b_heads_small.safetensors")
-    stored = {
-        n.removeprefix("tc5.weights."): t
-        for n, t in tensors.items()
-        if n.startswith("tc5.weights.")
+@refusals(
+    {
+        ModelError: {
+            r"lacks 1 parameter, first 'classifier\.bias'": lambda stored, config: (
+                AveyBForTokenClassification.from_released(
+                    {name: tensor for name, tensor in stored.items() if name != "classifier.bias"},
+                    **config,
+                    num_labels=5,
+                )
+            ),
+            r"classifier.\w+ has shape \(5.* in the checkpoint, .* \(4": lambda stored, config: (
+                AveyBForTokenClassification.from_released(stored, **config, num_labels=4)
+            ),
+        },
     }
-    with pytest.raises(ModelError, match=r"lacks 1 parameter, first 'classifier\.bias'"):
-        without = {n: t for n, t in stored.items() if n != "classifier.bias"}
-        AveyBForTokenClassification.from_released(without, **config, num_labels=5)
-    with pytest.raises(
-        ModelError, match=r"classifier.\w+ has shape \(5.* in the checkpoint, .* \(4"
-    ):
-        AveyBForTokenClassification.from_released(stored, **config, num_labels=4)
+)
+def test_a_released_checkpoint_that_does_not_fill_the_head_is_refused(
+    shared: Path, refused: Refusal
+) -> None:
+    tensors, config = read_fixture(shared / "fixtures" / "avey_b_heads_small.safetensors")
+    weights = {n.partition("tc5.weights.")[2]: t for n, t in tensors.items() if "tc5.weights" in n}
+    refused(weights, config)
 
 
 def small(cls: Any, **settings: Any) -> Any:
@@ -198,19 +207,42 @@ def test_a_new_head_on_a_table_in_int8_and_on_the_authors_format(tmp_path: Path)
         AveyBForSequenceClassification.from_pretrained(tmp_path, num_labels=4)
 
 
-def test_part_of_a_head_is_no_encoder_alone(tmp_path: Path) -> None:
-    small(AveyBForSequenceClassification).save_pretrained(tmp_path)
-    tensors = load_file(tmp_path / "model.safetensors")
+def load_without_its_weight(folder: Path) -> None:
+    small(AveyBForSequenceClassification).save_pretrained(folder)
+    tensors = load_file(folder / "model.safetensors")
     tensors.pop("classifier.weight")
-    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=r"lacks 1 parameter, first 'classifier\.weight'"):
-        AveyBForSequenceClassification.from_pretrained(tmp_path)
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    AveyBForSequenceClassification.from_pretrained(folder)
 
 
-def test_an_encoder_is_no_cross_encoder(tmp_path: Path) -> None:
-    small(AveyBModel).save_pretrained(tmp_path)
-    with pytest.raises(ConfigError, match="saved as AveyBModel, which does not score pairs"):
-        load_cross_encoder(str(tmp_path), "cpu")
+def score_pairs_by_an_encoder(folder: Path) -> None:
+    small(AveyBModel).save_pretrained(folder)
+    load_cross_encoder(str(folder), "cpu")
+
+
+def encode_by_a_head(folder: Path, cls: Any) -> None:
+    small(cls).save_pretrained(folder)
+    load_encoder(folder)
+
+
+@refusals(
+    {
+        ModelError: {
+            r"lacks 1 parameter, first 'classifier\.weight'": load_without_its_weight,
+            **{
+                f"saved as {cls.__name__}, which gives labels or scores and no vectors": partial(
+                    encode_by_a_head, cls=cls
+                )
+                for cls in HEADS
+            },
+        },
+        ConfigError: {
+            "saved as AveyBModel, which does not score pairs": score_pairs_by_an_encoder,
+        },
+    }
+)
+def test_a_model_is_not_taken_for_another(tmp_path: Path, refused: Refusal) -> None:
+    refused(tmp_path)
 
 
 @pytest.mark.parametrize("cls", HEADS)
@@ -267,15 +299,6 @@ def test_several_labels_at_once_and_one_number() -> None:
     torch.testing.assert_close(
         out.loss, (out.logits[:, 0] - torch.tensor([0.5, 2.0])).square().mean()
     )
-
-
-@pytest.mark.parametrize("cls", HEADS)
-def test_an_index_takes_no_head_for_an_encoder(cls: Any, tmp_path: Path) -> None:
-    small(cls).save_pretrained(tmp_path)
-    with pytest.raises(
-        ModelError, match=rf"saved as {cls.__name__}, which gives labels or scores and no vectors"
-    ):
-        load_encoder(tmp_path)
 
 
 def test_public_names() -> None:

@@ -118,15 +118,6 @@ def test_a_short_text_has_the_models_own_vector(folder: Path, embedder: Sentence
     assert (embedder.dim, embedder.window) == (32, 40)
 
 
-def test_a_model_without_weights_is_refused_in_words(tmp_path: Path) -> None:
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import BoW
-
-    SentenceTransformer(modules=[BoW(vocab=["pump", "valve"])], device="cpu").save(str(tmp_path))
-    with pytest.raises(ModelError, match="characters"):
-        load_encoder(tmp_path)
-
-
 def test_passages_are_encoded_one_by_one_and_nothing_is_cut(
     folder: Path, embedder: SentenceEmbedder
 ) -> None:
@@ -335,6 +326,15 @@ def no_json(folder: Path) -> None:
     (folder / "config.json").write_text("{")
 
 
+def bag_of_words(folder: Path) -> None:
+    """A model without weights, which reads words and keeps no places of characters."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import BoW
+
+    shutil.rmtree(folder)
+    SentenceTransformer(modules=[BoW(vocab=["pump", "valve"])], device="cpu").save(str(folder))
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -348,6 +348,7 @@ def no_json(folder: Path) -> None:
         (sparse_encoder, "a sparse encoder"),
         (emptied, "no model here .*notes.txt"),
         (no_json, "config.json is not JSON"),
+        (bag_of_words, "characters"),
     ],
 )
 def test_other_folders_are_refused_in_one_line(

@@ -20,6 +20,7 @@ from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_tra
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.wordpiece import WordPieceTokenizer, read_vocabulary
 from aveyb_retrieval.errors import InputError, ModelError
+from tests.refusals import Refusal, refusals
 
 from ..wordpiece import save_vocabulary
 
@@ -134,10 +135,15 @@ def test_damaged_vocabularies_are_refused_in_a_line(
     assert "\n" not in str(found.value)
 
 
-def test_a_folder_without_a_vocabulary_and_one_of_another_size(
-    folder: Path, tmp_path: Path
-) -> None:
-    with pytest.raises(ModelError, match="is missing"):
-        read_vocabulary(tmp_path)
-    with pytest.raises(ModelError, match="different models"):
-        WordPieceTokenizer.load(folder).check_embeddings(7, "a model")
+@refusals(
+    {
+        ModelError: {
+            "is missing": lambda folder: read_vocabulary(folder.parent),
+            "different models": lambda folder: WordPieceTokenizer.load(folder).check_embeddings(
+                7, "a model"
+            ),
+        },
+    }
+)
+def test_a_vocabulary_that_lacks_or_does_not_fit_is_refused(folder: Path, refused: Refusal) -> None:
+    refused(folder)

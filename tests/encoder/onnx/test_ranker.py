@@ -17,6 +17,7 @@ from tests.encoder.models import small_model
 from tests.encoder.onnx.forms import settings_of, store_table_in_int8
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 COUNTS = [0, 5, 16, 500, 33, 2100, 17]  # tokens of documents in splits of 16
@@ -73,14 +74,25 @@ def test_the_table_has_int8_rows_times_their_scales(tmp_path: Path) -> None:
     np.testing.assert_array_equal(table[ids], wanted[torch.from_numpy(ids)].numpy())
 
 
-def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+DAMAGED = r"model\.safetensors: .*(cut short|copy it again)"
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: b"", DAMAGED),
+        (lambda data: data[:7], DAMAGED),
+        (lambda data: data[:40], DAMAGED),
+        (lambda data: data[: len(data) // 2], DAMAGED),
+        (lambda data: (1 << 40).to_bytes(8, "little") + data[8:], ""),
+    ],
+    ids=["empty", "7 bytes", "40 bytes", "half", "an endless header"],
+)
+def test_a_damaged_checkpoint_is_named(
+    tmp_path: Path, damage: Callable[[bytes], bytes], message: str
+) -> None:
     small_model("paper").save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
-    whole = path.read_bytes()
-    for length in (0, 7, 40, len(whole) // 2):
-        path.write_bytes(whole[:length])
-        with pytest.raises(ModelError, match=r"model\.safetensors: .*(cut short|copy it again)"):
-            EmbeddingTable(path)
-    path.write_bytes((1 << 40).to_bytes(8, "little") + whole[8:])
-    with pytest.raises(ModelError):
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(ModelError, match=message):
         EmbeddingTable(path)

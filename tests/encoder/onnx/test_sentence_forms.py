@@ -153,17 +153,26 @@ def test_int8_is_taken_where_the_processor_has_instructions_for_it(
         choose_file(tmp_path, "bfloat16")
 
 
-def test_what_only_torch_does_is_refused(tmp_path: Path) -> None:
-    assert pooling_of({"pooling_mode": "cls"}, tmp_path) == "cls"
-    assert pooling_of({"pooling_mode_mean_tokens": True}, tmp_path) == "mean"
-    for settings in (
+@pytest.mark.parametrize(
+    ("settings", "pooling"),
+    [({"pooling_mode": "cls"}, "cls"), ({"pooling_mode_mean_tokens": True}, "mean")],
+)
+def test_pooling_is_read(tmp_path: Path, settings: dict[str, Any], pooling: str) -> None:
+    assert pooling_of(settings, tmp_path) == pooling
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
         {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True},
         {"pooling_mode": "weightedmean"},
         {"pooling_mode": "mean", "include_prompt": False},
         {},
-    ):
-        with pytest.raises(ModelError):
-            pooling_of(settings, tmp_path)
+    ],
+)
+def test_pooling_that_only_torch_does_is_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
+    with pytest.raises(ModelError):
+        pooling_of(settings, tmp_path)
 
 
 def test_a_damaged_file_is_a_model_error(folder: Path, tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""What mails repeat is found in time that grows as the mail does."""
+# ruff: noqa: RUF001
+"""What mail programs write: prefixes of subjects, and what a mail repeats of others."""
 
 from __future__ import annotations
 
@@ -7,6 +8,37 @@ import time
 import pytest
 
 from aveyb_retrieval.encoder.text.quoting import repeat_starts, repeated_spans
+from aveyb_retrieval.encoder.text.subjects import bare_subject, is_answer, is_forward
+
+# --- subjects ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "subject",
+    ["RE: Nets", "Aw: Re: Nets", "SV: nets", "Re[3]: Nets", "RE (2): Nets", "[crew] Re:  Nets"],
+)
+def test_an_answer_is_of_the_same_subject(subject: str) -> None:
+    assert is_answer(subject)
+    assert not is_forward(subject)
+    assert bare_subject(subject) == "nets"
+
+
+@pytest.mark.parametrize(
+    "subject", ["Fwd: Nets", "WG: Nets", "RV: Nets", "转发：Nets", "TR : Nets"]
+)
+def test_a_forward_is_one_too(subject: str) -> None:
+    assert is_answer(subject)
+    assert is_forward(subject)
+    assert bare_subject(subject) == "nets"
+
+
+@pytest.mark.parametrize("subject", ["Nets", "Regarding: nets", "Reply", "Awful: nets", ""])
+def test_other_subjects_are_as_they_are(subject: str) -> None:
+    assert not is_answer(subject)
+    assert bare_subject(subject) == subject.casefold()
+
+
+# --- quotations, in time that grows as the mail does ----------------------------------------------
 
 HEAD = "From: ada@example.org\nDate: Mon, 05 Jan 2026 10:00:00 +0100\n\nIt leaks.\n\n"
 MAX_SECONDS = 15  # of the processor: a walk to the end from each line takes 17 to 90
