@@ -13,7 +13,8 @@ import pytest
 
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.indexes.store import copies
-from aveyb_retrieval.indexes.store.copies import NO_WORDS, copy_digest
+from aveyb_retrieval.indexes.store.copies import NO_WORDS, copy_digest, segment_copy_digests
+from aveyb_retrieval.indexes.store.segments import Layout, Segments, Text
 from aveyb_retrieval.indexes.store.tables import Tables
 from tests.indexes.fake import FakeEmbedder
 from tests.recorder import record_calls
@@ -115,13 +116,57 @@ def test_a_difference_at_the_end_of_a_long_text_counts() -> None:
     assert -(1 << 63) <= six < 1 << 63
 
 
-def test_a_passage_of_all_the_text_is_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = "A first sentence. And - with 1.5 % - a second."
-    spans = np.array([[0, len(text)], [0, 17], [18, len(text)]])
+# Words that depend on what is before or behind a blank, and some that look as if they did.
+NEIGHBORS = [
+    "a house - 5 rooms",
+    "- 5 rooms",
+    "loss\n- 5",
+    "from 3 \N{EN DASH} 5 to 9 - x",
+    "a balance of ( 5 ) and ( €.7 )",
+    "5 * 3 * 2 and 5* 3 and 5 *3 and **5** 3",
+    "a plant of 5 MW and of 5\tMW, 5  MW",
+    "100 MB, 100 Mbit, 100 Mr. Brown, 7 Mega",
+    "5\N{ZERO WIDTH SPACE} MB",
+    "5 M-\nB of 5 k-\nB of house-\nhold of two-\n5",
+    "\u0665 MB of \uff15 \uff2d\uff22 of (\n\u0665",
+    "x \0 - 5 \0 MB",
+    "\x1c - 5 x\x1c - 5 5\xa0MB",
+    "ΑΣ ΑΣ. \N{ARABIC LIGATURE SALLALLAHOU ALAYHE WASALLAM} - 5",
+]
+
+
+def test_many_texts_have_the_digests_of_each() -> None:
+    rng = random.Random(4)
+    words = [word for text in NEIGHBORS for word in text.split(" ")]
+    mixed = [" ".join(rng.choices(words, k=rng.randrange(12))) for _ in range(400)]
+    texts = list[Text]()
+    for text in [*NEIGHBORS, *mixed, *("\n".join(mixed[i : i + 40]) for i in range(0, 400, 40))]:
+        at_blanks = [0, len(text), *(i for i, letter in enumerate(text) if letter in " \n")]
+        edges = at_blanks if rng.random() < 0.8 else range(len(text) + 1)
+        spans = np.array([[0, len(text)], *(sorted(rng.choices(edges, k=2)) for _ in range(5))])
+        texts.append(("100", text, spans, ["MB - 5"] * len(spans)))
+    layout = Layout.of(texts)
+    segments = Segments.of(layout.pieces)
+    of_texts, of_passages = segment_copy_digests(segments, layout.bodies, layout.passages)
+    assert of_texts.tolist() == [copy_digest(text) for _, text, _, _ in texts]
+    assert of_passages.tolist() == [
+        copy_digest(text[start:stop]) for _, text, spans, _ in texts for start, stop in spans
+    ]
+
+
+def test_the_words_of_many_texts_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "One sentence with 1.5 % of it. Another sentence. One more of it, with 5 MB. "
+    stops = [30, 48, len(text)]
+    spans = np.array([[0, len(text)], *([*pair] for pair in pairwise([0, *stops]))])
+    texts: list[Text] = [("", text * 100, spans, [""] * len(spans))] * 50
     expected = [copy_digest(text[start:stop]) for start, stop in spans.tolist()]
-    hashed = record_calls(monkeypatch, copies, "copy_digest")
-    assert copies.passage_copy_digests(text, spans, expected[0]) == expected
-    assert [call["text"] for call in hashed] == [text[:17], text[18:]]
+    looked_at = record_calls(monkeypatch, copies, "_words_in")
+    layout = Layout.of(texts)
+    _, of_passages = segment_copy_digests(
+        Segments.of(layout.pieces), layout.bodies, layout.passages
+    )
+    assert of_passages.tolist() == expected * 50
+    assert sum(len(call["text"]) for call in looked_at) < 3 * len(text)
 
 
 def test_texts_without_words_are_copies_of_nothing(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ import pytest
 from aveyb_retrieval import Index, Retriever, build_index
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.store import columns
-from aveyb_retrieval.indexes.store.columns import word_columns
+from aveyb_retrieval.indexes.store.columns import text_columns
+from aveyb_retrieval.indexes.store.copies import copy_digest
 from aveyb_retrieval.indexes.store.tables import held_words
 from aveyb_retrieval.indexes.store.words import (
     K1,
@@ -308,27 +309,33 @@ def test_words_of_many_texts_and_their_passages_are_those_of_each_alone(
         for _, text, spans, headings in texts
         for (start, stop), heading in zip(spans.tolist(), headings, strict=True)
     ]
-    assert [column.to_pylist() for column in word_columns(rules, texts)] == [whole, parts, forms]
+    copies = [copy_digest(text) for _, text, _, _ in texts]
+    passage_copies = [
+        copy_digest(text[start:stop])
+        for _, text, spans, _ in texts
+        for start, stop in spans.tolist()
+    ]
+    expected = [whole, parts, forms, copies, passage_copies]
+    assert [column.to_pylist() for column in text_columns(rules, texts)] == expected
     for text, one, written in zip(texts, whole, forms, strict=True):
-        alone = word_columns(rules, [text])
-        assert (alone[0].to_pylist(), alone[2].to_pylist()) == ([one], [written])
+        alone = text_columns(rules, [text])
+        assert (alone.words.to_pylist(), alone.forms.to_pylist()) == ([one], [written])
     monkeypatch.setattr(columns, "LONG_TEXT_CHARACTERS", 3)
-    assert [column.to_pylist() for column in word_columns(rules, texts)] == [whole, parts, forms]
+    assert [column.to_pylist() for column in text_columns(rules, texts)] == expected
 
 
-def test_characters_of_a_text_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Overlapping passages that begin and end beside blanks: each piece between two cuts is split
-    into words once.
+def test_a_word_of_several_passages_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Overlapping passages that begin and end beside blanks: each different word between blanks is
+    split once, wherever it stands.
     """
     rules, seen = language("none"), list[str]()
     monkeypatch.setattr(columns, "runs_of", lambda text: seen.append(text) or runs_of(text))
-    text = "één twéé drië viér fîve".replace(" ", "\u00a0")
-    _, passages, _ = word_columns(
-        rules, [("", text, np.array([[0, 13], [8, 18], [19, 23]]), [""] * 3)]
-    )
-    of_each = [text[0:13], text[8:18], text[19:23]]
-    assert passages.to_pylist() == [rules.stored(each) for each in of_each]
-    assert "".join(seen) == text
+    text = "één twéé één viér fîve"
+    spans = np.array([[0, 13], [9, 17], [18, 22]])
+    columns_of_text = text_columns(rules, [("", text, spans, ["één"] * 3)])
+    expected = [rules.stored(f"één {text[start:stop]}") for start, stop in spans.tolist()]
+    assert columns_of_text.passage_words.to_pylist() == expected
+    assert seen == ["één", "twéé", "viér", "fîve"]
 
 
 @pytest.mark.parametrize("name", ["english", "turkish", "none"])

@@ -37,11 +37,12 @@ from aveyb_retrieval.documents.records import (
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.encoding import AUTO
 from aveyb_retrieval.indexes.store.called import name_words
-from aveyb_retrieval.indexes.store.columns import Text, word_columns
-from aveyb_retrieval.indexes.store.copies import copy_digests, passage_copy_digests, thread_digest
+from aveyb_retrieval.indexes.store.columns import TextColumns, text_columns
+from aveyb_retrieval.indexes.store.copies import thread_digest
 from aveyb_retrieval.indexes.store.languages import DocumentLanguages, rules_of, stemmer_of
 from aveyb_retrieval.indexes.store.manifest import Counts
 from aveyb_retrieval.indexes.store.rows import CALLED, FORMS, VECTOR, WORDS, fixed_lists
+from aveyb_retrieval.indexes.store.segments import Text
 from aveyb_retrieval.indexes.store.shares import passage_shares
 from aveyb_retrieval.indexes.store.tables import (
     CODES,
@@ -135,8 +136,10 @@ def make_rows(
         head = titled_words(record.title, record.keywords)
         texts.append((head, record.text, spans, headings[: len(spans)]))
     codes_of_texts = languages.of([text for _, text, _, _ in texts])
-    of_texts, in_passages, forms = words_by_language(encoding, codes_of_texts, texts)
-    of_passages = np.maximum(pc.count_substring(in_passages, " ").to_numpy() - 1, 0)
+    columns_of_texts = columns_by_language(encoding, codes_of_texts, texts)
+    of_passages = np.maximum(
+        pc.count_substring(columns_of_texts.passage_words, " ").to_numpy() - 1, 0
+    )
     bounds = np.concatenate([spans for _, _, spans, _ in texts])
     owners = np.repeat(np.arange(len(made)), [len(spans) for _, _, spans, _ in texts])
     characters = np.bincount(owners, bounds[:, 1] - bounds[:, 0], len(made)).astype(np.int64)
@@ -181,12 +184,6 @@ def make_rows(
             )
             codes += [tokens.codes[start:stop].tobytes() for start, stop in ranges]
     numbers = np.arange(first_doc, first_doc + len(made))
-    copies = copy_digests(text for _, text, _, _ in texts)
-    copies_of_passages = [
-        digest
-        for (_, text, spans, _), of_text in zip(texts, copies.tolist(), strict=True)
-        for digest in passage_copy_digests(text, spans, of_text)
-    ]
     shares = [
         passage_shares(record.title, text, spans)
         for (record, *_), (_, text, spans, _) in zip(made, texts, strict=True)
@@ -195,10 +192,10 @@ def make_rows(
         "texts": {
             "doc": numbers,
             "text": [text for _, text, _, _ in texts],
-            COPY: copies,
+            COPY: columns_of_texts.copies,
             THREAD: [thread_digest(record.metadata) for record, _, _ in made],
-            WORDS: of_texts,
-            FORMS: forms,
+            WORDS: columns_of_texts.words,
+            FORMS: columns_of_texts.forms,
             CALLED: names_by_language(encoding, codes_of_texts, [record for record, *_ in made]),
         },
         "passages": {
@@ -213,10 +210,10 @@ def make_rows(
                     texts_of_passages(text, spans) for _, text, spans, _ in texts
                 )
             ),
-            COPY: np.array(copies_of_passages, np.int64),
+            COPY: columns_of_texts.passage_copies,
             WEIGHT: np.concatenate(weights),
             SHARE: np.concatenate(shares),
-            WORDS: in_passages,
+            WORDS: columns_of_texts.passage_words,
         },
     }
     if encoding.token_codec is not None:
@@ -251,29 +248,23 @@ def mean_weight(weights: FloatArray | None, spans: IntArray) -> float:
     return float((weights * lengths).sum() / lengths.sum())
 
 
-def words_by_language(
+def columns_by_language(
     encoding: Encoding, codes: Sequence[str], texts: Sequence[Text]
-) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Return `word_columns` of documents, each by the rules of its language."""
+) -> TextColumns:
+    """Return `text_columns` of documents, each by the rules of its language."""
     if encoding.language != AUTO or len({*map(stemmer_of, codes)}) == 1:
-        return word_columns(rules_of(encoding, codes[:1]), texts)
+        return text_columns(rules_of(encoding, codes[:1]), texts)
     ends = np.cumsum([len(spans) for _, _, spans, _ in texts])
-    parts, places, of_passages = list[Any](), list[IntArray](), list[IntArray]()
+    parts, places, of_passages = list[TextColumns](), list[IntArray](), list[IntArray]()
     for rules in dict.fromkeys(map(stemmer_of, codes)):
         mine = np.array([i for i, code in enumerate(codes) if stemmer_of(code) == rules])
         own = [texts[i] for i in mine.tolist()]
-        parts.append(word_columns(rules_of(encoding, [codes[mine[0]]]), own))
+        parts.append(text_columns(rules_of(encoding, [codes[mine[0]]]), own))
         counts = np.array([len(spans) for _, _, spans, _ in own], np.int64)
         places.append(mine)
         of_passages.append(ranges(ends[mine] - counts, counts))
-    order = pa.array(np.argsort(np.concatenate(places)))
-    passages = pa.array(np.argsort(np.concatenate(of_passages)))
-    orders = order, passages, order
-    columns = (pa.concat_arrays(columns) for columns in zip(*parts, strict=True))
-    of_texts, in_passages, forms = (
-        column.take(order) for column, order in zip(columns, orders, strict=True)
-    )
-    return of_texts, in_passages, forms
+    order, passages = (np.argsort(np.concatenate(numbers)) for numbers in (places, of_passages))
+    return TextColumns.concatenated(parts).take(order, passages)
 
 
 def names_by_language(

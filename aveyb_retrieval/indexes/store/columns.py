@@ -1,27 +1,29 @@
-"""The words of many documents at once, in columns: to the letter what `Language.split` makes of
-each text by itself.
+"""The words of many documents at once, in columns: to the letter what `Language.split` and
+`copy_digest` make of each text by itself.
 
-Texts are laid side by side and split at their blanks by NumPy, each different run of letters is
-looked up once, and Arrow puts the columns together: Python's work grows with the different words of
-a batch, not with all of them.
+Texts are laid side by side and split at their blanks, each different run of letters is looked up
+once, and Arrow puts the columns together: Python's work grows with the different words of a batch,
+not with all of them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain, groupby, pairwise
-from typing import TYPE_CHECKING, TypeAlias
+from itertools import chain, groupby
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from aveyb_retrieval.indexes.store.copies import copy_digest, segment_copy_digests
+from aveyb_retrieval.indexes.store.segments import Layout, Segments, split_at_blanks
 from aveyb_retrieval.indexes.store.words import runs_of, spaced
 from aveyb_retrieval.indexes.types import ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from aveyb_retrieval.indexes.store.segments import Text
     from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import BoolArray, IntArray
 
@@ -29,15 +31,40 @@ _BLANKS = bytes(code if code >= 128 or chr(code).isalnum() else ord(" ") for cod
 LONG_TEXT_CHARACTERS = 1 << 22  # characters
 _LOW_BITS = (1 << 32) - 1
 _WORDS_AT_ONCE = 1 << 14  # different words of rows: so many are told apart in a processor's cache
-Text: TypeAlias = "tuple[str, str, IntArray, Sequence[str]]"
-"""A title, a text, the characters `[start, stop)` of its passages `[n, 2]`, and what stands over
-each.
-"""
 
 
-def word_columns(rules: Language, texts: Iterable[Text]) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """Return the words of documents, of all their passages, and those of documents as they are
-    written.
+class TextColumns(NamedTuple):
+    """What is stored of texts, `[n]`, and of their passages, `[p]`.
+
+    Attributes:
+        words: The words of texts.
+        passage_words: The words of passages, with those of their headings.
+        forms: The words of texts as they are written.
+        copies: The digests of texts, see `copies`.
+        passage_copies: The digests of passages.
+    """
+
+    words: pa.Array
+    passage_words: pa.Array
+    forms: pa.Array
+    copies: pa.Array
+    passage_copies: pa.Array
+
+    @classmethod
+    def concatenated(cls, parts: Iterable[TextColumns]) -> TextColumns:
+        """Put the columns of some texts behind those of others."""
+        return cls(*map(pa.concat_arrays, zip(*parts, strict=True)))
+
+    def take(self, texts: IntArray, passages: IntArray) -> TextColumns:
+        """Put texts `[n]` and passages `[p]` into another order."""
+        orders = (texts, passages, texts, texts, passages)
+        return TextColumns(
+            *(column.take(pa.array(order)) for column, order in zip(self, orders, strict=True))
+        )
+
+
+def text_columns(rules: Language, texts: Iterable[Text]) -> TextColumns:
+    """Return what is stored of the words of texts.
 
     A long text is read part by part, as this takes some twenty times the memory of a text.
     """
@@ -46,25 +73,39 @@ def word_columns(rules: Language, texts: Iterable[Text]) -> tuple[pa.Array, pa.A
         if is_long:
             columns += [_columns_of_long(rules, text) for text in group]
         else:
-            short_columns = _Columns.of(rules, group)
+            layout = Layout.of(group)
+            segments = Segments.of(layout.pieces)
+            words = _Columns.of(rules, layout, segments)
+            copies = segment_copy_digests(segments, layout.bodies, layout.passages)
             columns.append(
-                (short_columns.of_texts, short_columns.of_passages, short_columns.written)
+                TextColumns(
+                    words.of_texts, words.of_passages, words.written, *map(pa.array, copies)
+                )
             )
-    of_texts, of_passages, forms = (pa.concat_arrays(parts) for parts in zip(*columns, strict=True))
-    return of_texts, of_passages, forms
+    return TextColumns.concatenated(columns)
 
 
-def _columns_of_long(rules: Language, text: Text) -> tuple[pa.Array, pa.Array, pa.Array]:
+def _columns_of_long(rules: Language, text: Text) -> TextColumns:
     """The same of one long text."""
-    in_order, second_words, written, of_passages = list[str](), list[str](), dict[str, None](), []
+    in_order, second_words, written = list[str](), list[str](), dict[str, None]()
+    of_passages, passage_copies = list[pa.Array](), list[pa.Array]()
     for part in _parts(text):
-        columns = _Columns.of(rules, [part])
+        layout = Layout.of([part])
+        segments = Segments.of(layout.pieces)
+        columns = _Columns.of(rules, layout, segments)
         of_passages.append(columns.of_passages)
+        _, copies = segment_copy_digests(segments, layout.bodies[:0], layout.passages)
+        passage_copies.append(pa.array(copies))
         for column, words in zip(columns.of_texts_apart, (in_order, second_words), strict=True):
             words.append(column[0].as_py().strip())
         written |= dict.fromkeys(columns.written[0].as_py().split())
-    of_text = _spaced(filter(None, [*in_order, *second_words]))
-    return of_text, pa.concat_arrays(of_passages), _spaced(written)
+    return TextColumns(
+        _spaced(filter(None, [*in_order, *second_words])),
+        pa.concat_arrays(of_passages),
+        _spaced(written),
+        pa.array([copy_digest(text[1])], pa.int64()),
+        pa.concat_arrays(passage_copies),
+    )
 
 
 def _spaced(words: Iterable[str]) -> pa.Array:
@@ -127,48 +168,21 @@ class _Columns:
         return _written(self.forms, *self.texts)
 
     @classmethod
-    def of(cls, rules: Language, texts: Iterable[Text]) -> _Columns:
+    def of(cls, rules: Language, layout: Layout, segments: Segments) -> _Columns:
         """Find the words of texts. No character is looked at twice where spans begin and end beside
         blanks.
         """
-        pieces, of_texts, of_passages = (
-            list[str](),
-            list[tuple[int, int]](),
-            list[tuple[int, int]](),
-        )
-        for title, text, spans, headings in texts:
-            cuts, first = sorted({0, len(text), *spans.reshape(-1).tolist()}), len(pieces) + 1
-            if all(text[cut - 1].isspace() or text[cut].isspace() for cut in cuts[1:-1]):
-                parts = [text[slice(*piece)] for piece in pairwise(cuts)]
-                number = {cut: place for place, cut in enumerate(cuts, start=first)}
-                last, bodies = (
-                    first + len(parts),
-                    [(number[start], number[stop]) for start, stop in spans.tolist()],
-                )
-            else:
-                parts = [text, *(text[slice(*span)] for span in spans.tolist())]
-                last, bodies = (
-                    first + 1,
-                    [(place, place + 1) for place in range(first + 1, first + len(parts))],
-                )
-            of_texts.append((first - 1, last))
-            for place, (_, body) in enumerate(
-                zip(headings, bodies, strict=True), start=first + len(parts)
-            ):
-                of_passages += [(place, place + 1), body]
-            pieces += [title, *parts, *headings]
-        different, numbers, firsts = _runs(pieces)
+        different, numbers, firsts = _runs(segments)
 
-        def rows(
-            pieces: Sequence[tuple[int, int]], ranges_per_row: int
-        ) -> tuple[IntArray, IntArray]:
-            """The runs of rows, each of so many ranges of pieces: their numbers `[m]`, and how many
-            there are in each.
+        def rows(*pieces: IntArray) -> tuple[IntArray, IntArray]:
+            """The runs of rows `[n]` of some ranges of pieces each: their numbers `[m]`, and how
+            many there are in each.
             """
-            bounds = firsts[np.array(pieces, np.int64).reshape(-1, 2)]
+            bounds = firsts[np.stack(pieces, axis=1).reshape(-1, 2)]
             counts = bounds[:, 1] - bounds[:, 0]
-            return numbers[ranges(bounds[:, 0], counts)], counts.reshape(-1, ranges_per_row).sum(
-                axis=1
+            return (
+                numbers[ranges(bounds[:, 0], counts)],
+                counts.reshape(-1, len(pieces)).sum(axis=1),
             )
 
         run_lines = "\n".join(map(rules.split_runs.__getitem__, different)).split("\n")
@@ -176,26 +190,29 @@ class _Columns:
         words = pa.array([*(f" {line}" for line in chain(in_order, more)), " "], pa.large_string())
         has_second_words = np.array([bool(line) for line in more], np.bool_)
         return cls(
-            words, run_lines[2::3], has_second_words, rows(of_texts, 1), rows(of_passages, 2)
+            words,
+            run_lines[2::3],
+            has_second_words,
+            rows(layout.texts),
+            rows(layout.headings, layout.passages),
         )
 
 
-def _runs(pieces: Iterable[str]) -> tuple[list[str], IntArray, IntArray]:
-    """The runs of letters of some pieces: the different ones, which of them each is `[m]`, and each
-    piece's first.
+def _runs(segments: Segments) -> tuple[list[str], IntArray, IntArray]:
+    """The runs of letters of some segments: the different ones, which of them each is `[m]`, and
+    each piece's first.
     """
-    parts = [(piece if piece.isascii() else " ".join(runs_of(piece))).encode() for piece in pieces]
-    data = b" ".join([b"", *parts, b""]).translate(_BLANKS)
-    blank = np.frombuffer(data, np.uint8) == ord(" ")
-    starts = np.flatnonzero(blank[:-1] > blank[1:]) + 1
-    edges = pa.py_buffer(np.append(starts, len(data)))
-    encoded = pa.LargeStringArray.from_buffers(
-        len(starts), edges, pa.py_buffer(data)
-    ).dictionary_encode()
-    # each had the blanks behind it
-    runs = pc.ascii_rtrim_whitespace(encoded.dictionary).dictionary_encode()
-    firsts = np.searchsorted(starts, np.cumsum([1, *(len(part) + 1 for part in parts)]))
-    return runs.dictionary.to_pylist(), runs.indices.to_numpy()[encoded.indices.to_numpy()], firsts
+    parts = [
+        (segment if segment.isascii() else " ".join(runs_of(segment))).encode()
+        for segment in segments.different
+    ]
+    different, numbers, starts = split_at_blanks(b" ".join(parts).translate(_BLANKS))
+    sizes = np.array([0, *map(len, parts)], np.int64)
+    firsts = np.searchsorted(starts, np.cumsum(sizes) + np.arange(len(sizes)))
+    counts = np.diff(firsts)[segments.numbers]
+    stops = np.concatenate([[0], np.cumsum(counts)])
+    runs = numbers[ranges(firsts[segments.numbers], counts)]
+    return different, runs, stops[segments.firsts]
 
 
 def _stored(

@@ -10,36 +10,40 @@ from __future__ import annotations
 import re
 import unicodedata
 from hashlib import blake2b
-from itertools import islice
+from itertools import chain, islice
+from operator import or_
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 import regex
 
 from aveyb_retrieval.documents.records import MAIL_TYPES
 from aveyb_retrieval.encoder.text.subjects import is_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
-    from aveyb_retrieval.indexes.types import IntArray
+    import numpy.typing as npt
+
+    from aveyb_retrieval.indexes.store.segments import Segments
+    from aveyb_retrieval.indexes.types import BoolArray, IntArray
 
 NO_THREAD = 0  # the digest of what is in no thread
 UNLINKED = 1  # the bit of a digest that says that a reply names no mail
 _MATCHES_AT_ONCE = 4096
+_SEGMENTS_AT_ONCE = 4096
 NO_WORDS = 0  # the digest of a text without words, which is a copy of nothing
-_PLAIN = dict.fromkeys([*range(0x2010, 0x2015), 0x2212], "-") | dict.fromkeys(
-    map(ord, "\u2018\u2019\u02bc"), "'"
-)
-_PLAIN |= dict.fromkeys(map(ord, "\u201c\u201d\u201e\u00ab\u00bb"), '"')
+_DASHES = re.compile("[\u2010-\u2014\u2212]")
+_APOSTROPHES = re.compile("[\u2018\u2019\u02bc]")
+_QUOTATION_MARKS = re.compile("[\u201c\u201d\u201e\u00ab\u00bb]")
 _UNSEEN = regex.compile(r"[\p{Default_Ignorable_Code_Point}\u0640]+")
 # ligatures, full and half width, not powers
 _FORMS = re.compile("[\xb5\ufb00-\ufdff\ufe70-\ufefc\uff01-\uffef]+")
 _BROKEN = re.compile(r"-\n(?<=[^\W\d_]-\n)(?=[^\W\d_])")  # a word at the end of a line
-_UNITS = re.compile(
-    r"\d[\s-]?(?:M(?:Wh?|VA?|g|A|Hz|Ω|J|Pa|eV|L|bit|bps)|[kKMGTP]i?B(?:ps)?)(?![^\W\d_])"
-)
+_UNIT = r"(?:M(?:Wh?|VA?|g|A|Hz|Ω|J|Pa|eV|L|bit|bps)|[kKMGTP]i?B(?:ps)?)(?![^\W\d_])"
+_UNITS = re.compile(rf"\d[\s-]?{_UNIT}")
 _WORDS = regex.compile(  # words with one space between them are one match: fewer are faster
     r"""[^\W\d_]+(?:[ ][^\W\d_]+)*+
       | (?:(?<!\w)[.,])?\d+(?:[.,:/'-]\d+)*(?:e[+-]\d+)?  # a number, date or time
@@ -87,26 +91,168 @@ def copy_digests(texts: Iterable[str]) -> IntArray:
     return np.array([copy_digest(text) for text in texts], np.int64)
 
 
-def passage_copy_digests(text: str, spans: IntArray, of_text: int) -> list[int]:
-    """The digests of passages, characters `[n, 2]` of a text whose own digest is known: it is that
-    of a passage of all the text, too.
-    """
-    whole = (0, len(text))
-    return [
-        of_text if (start, stop) == whole else copy_digest(text[start:stop])
-        for start, stop in spans.tolist()
-    ]
-
-
 def normalized_words(text: str) -> Iterator[str]:
     """The words that copies have in common, in order; those with one space between are together."""
-    if not text.isascii():
-        text = _FORMS.sub(
-            lambda match: unicodedata.normalize("NFKC", match[0]), _UNSEEN.sub("", text)
-        )
-        text = unicodedata.normalize("NFC", text).translate(_PLAIN)
+    return _words_in(_in_one_form(text))
+
+
+def _in_one_form(text: str) -> str:
+    """A text in which letters and signs that are written alike are one."""
+    if text.isascii():
+        return text
+    text = _FORMS.sub(lambda match: unicodedata.normalize("NFKC", match[0]), _UNSEEN.sub("", text))
+    text = _DASHES.sub("-", unicodedata.normalize("NFC", text))
+    return _QUOTATION_MARKS.sub('"', _APOSTROPHES.sub("'", text))
+
+
+def _words_in(text: str) -> Iterator[str]:
+    """See `normalized_words`, of a text in one form."""
     # a case that matters: of mega and milli, of byte and bit
     text = _UNITS.sub(
         lambda match: match[0].replace("M", "mega ").replace("B", "byte"), _BROKEN.sub("", text)
     )
     return map(regex.Match.group, _WORDS.finditer(text.lower()))
+
+
+# --- many texts at once --------------------------------------------------------------------------
+
+# Segments whose words depend on their neighbor: how one ends and the next one begins. All patterns
+# above that look over a blank are here.
+_APART = " \0  "  # a word by itself that depends on no neighbor, and on which none depends
+_NUMBER_BEGINS = regex.compile(r"\p{Sc}?[.,]?\d")
+_UNIT_BEGINS = re.compile(_UNIT)
+_UNIT_LETTERS = frozenset("kKMGTP")
+_BREAKS = re.compile(r"[^\W\d_]-\Z")
+_LETTER_BEGINS = re.compile(r"[^\W\d_]")
+_MEASURE, _NEGATIVE, _PRODUCT, _BREAK, _DASH = (np.uint8(1 << bit) for bit in range(5))
+
+
+def segment_copy_digests(
+    segments: Segments, texts: IntArray, passages: IntArray
+) -> tuple[IntArray, IntArray]:
+    """The digests of texts and of passages, int64 `[n]` and `[p]`, that are ranges of pieces
+    `[n, 2]` and `[p, 2]`: to the bit those that `copy_digest` makes of each.
+    """
+    of_texts, of_passages = segments.firsts[texts], segments.firsts[passages]
+    forms, words = _forms_and_words(segments.different)
+    depends = _depends_on_next(segments, forms, np.concatenate([of_texts, of_passages]))
+    data, offsets = _words_of_places(segments, words, depends)
+    is_within = np.concatenate([[False], depends])  # whether a place follows one that depends on it
+    digests = dict[tuple[int, int], int]()
+
+    def digest(first: int, last: int) -> int:
+        if is_within[first] or is_within[last]:
+            return copy_digest(segments.source(first, last))
+        start, stop = int(offsets[first]), int(offsets[last])
+        return _hash(data[start + 1 : stop]) if start < stop else NO_WORDS
+
+    def digests_of(places: IntArray) -> IntArray:
+        pairs = [(first, last) for first, last in places.tolist()]
+        for pair in pairs:
+            if pair not in digests:
+                digests[pair] = digest(*pair)
+        return np.array([digests[pair] for pair in pairs], np.int64)
+
+    return digests_of(of_texts), digests_of(of_passages)
+
+
+def _forms_and_words(segments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Segments in one form, and the normalized words of each, with one space between."""
+    forms, words = list[str](), list[str]()
+    for start in range(0, len(segments), _SEGMENTS_AT_ONCE):
+        block = segments[start : start + _SEGMENTS_AT_ONCE]
+        joined = _in_one_form(_APART.join(block))
+        own_forms = joined.split(_APART)
+        own_words = " ".join(_words_in(joined)).split("\0")
+        if joined.count("\0") >= len(block):  # texts with NUL are possible
+            own_forms = [_in_one_form(segment) for segment in block]
+            own_words = [" ".join(_words_in(form)) for form in own_forms]
+        forms += own_forms
+        words += [of_segment.strip(" ") for of_segment in own_words]
+    return forms, words
+
+
+def _depends_on_next(segments: Segments, forms: Sequence[str], texts: IntArray) -> BoolArray:
+    """Whether the words of places `[m]` may depend on the next place of the same text.
+
+    Texts are ranges of places `[t, 2]`.
+    """
+    ends, begins = _edges(forms)
+    numbers = segments.numbers
+    texts = texts[texts[:, 0] < texts[:, 1]]
+    texts_at = np.zeros(len(numbers) + 1, np.int64)  # how many more texts a place and the next have
+    np.add.at(texts_at, texts[:, 0], 1)
+    np.add.at(texts_at, texts[:, 1] - 1, -1)
+    alike = ends[numbers[:-1]] & begins[numbers[1:]]
+    depends = np.zeros(len(numbers), np.bool_)
+    depends[:-1] = alike > 0
+    depends[:-2] |= (alike[1:] & _DASH) > 0  # a dash between numbers depends on both
+    return depends & (np.cumsum(texts_at)[:-1] > 0)
+
+
+def _edges(forms: Sequence[str]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+    """How segments in one form `[s]` end, and how they begin: one and the next with a bit in common
+    depend on each other.
+    """
+    breaks = [form[-1:] == "-" and bool(_BREAKS.search(form)) for form in forms]
+    begins_number = [bool(_NUMBER_BEGINS.match(form)) for form in forms]
+    # what a break joins may be a unit
+    begins_unit = [
+        form[:1] in _UNIT_LETTERS and (is_broken or bool(_UNIT_BEGINS.match(form)))
+        for form, is_broken in zip(forms, breaks, strict=True)
+    ]
+    begins_factor = [form[:1] == "*" for form in forms]
+    ends = [
+        (_MEASURE, [form[-1:].isdecimal() for form in forms]),
+        (_NEGATIVE, [form[-1:] == "(" for form in forms]),
+        (_PRODUCT, [form[-1:] == "*" for form in forms]),
+        (_BREAK, breaks),
+        (_DASH, [form == "-" for form in forms]),
+    ]
+    begins = [
+        (_MEASURE, [*map(or_, begins_unit, begins_factor)]),
+        (_NEGATIVE, begins_number),
+        (_PRODUCT, [form[:1].isdecimal() for form in forms]),
+        (_BREAK, [bool(_LETTER_BEGINS.match(form)) for form in forms]),
+        (_DASH, begins_number),
+    ]
+    return _bits(ends, len(forms)), _bits(begins, len(forms))
+
+
+def _bits(flags: Sequence[tuple[np.uint8, Sequence[bool]]], count: int) -> npt.NDArray[np.uint8]:
+    bits = np.zeros(count, np.uint8)
+    for bit, is_set in flags:
+        bits[np.array(is_set, np.bool_)] |= bit
+    return bits
+
+
+def _words_of_places(
+    segments: Segments, words: Sequence[str], depends: BoolArray
+) -> tuple[memoryview, IntArray]:
+    """The normalized words of all places in UTF-8, a blank before each, and where those of each
+    begin, `[m + 1]`.
+
+    Places that depend on each other are looked at together: their words stand at the first one.
+    """
+    numbers = segments.numbers.copy()
+    follows = np.concatenate([[False], depends])[:-1]
+    heads = np.flatnonzero(depends & ~follows)
+    tails = np.flatnonzero(follows & ~depends)
+    sources = [
+        segments.source(head, tail + 1)
+        for head, tail in zip(heads.tolist(), tails.tolist(), strict=True)
+    ]
+    different = {source: place for place, source in enumerate(dict.fromkeys(sources), len(words))}
+    _, more = _forms_and_words([*different])
+    numbers[heads] = [different[source] for source in sources]
+    numbers[follows] = len(words) + len(more)
+    spelled = pa.array(
+        [*(f" {word}" if word else "" for word in chain(words, more)), ""], pa.large_string()
+    )
+    _, offsets, data = spelled.take(pa.array(numbers)).buffers()
+    edges = np.frombuffer(offsets, np.int64)[: len(numbers) + 1]
+    return memoryview(data or b""), edges
+
+
+def _hash(words: memoryview) -> int:
+    return int.from_bytes(blake2b(words, digest_size=8).digest(), "little", signed=True)

@@ -94,15 +94,19 @@ _ALIKE = str.maketrans(
     {sign: " " for sign in _BEHIND_WORDS} | {sign: "'" for sign in _APOSTROPHES} | _PERSIAN
 )
 _HAS_ALIKE = re.compile(f"[{_BEHIND_WORDS}{_APOSTROPHES}{''.join(_PERSIAN)}]")
+_RAISED = "[\u00b9\u00b2\u00b3\u2070\u2074-\u2079]"
+_HAS_RAISED = re.compile(_RAISED)
 # The raised number of a note behind a word; a unit with a power has one or two letters (m, km)
-_NOTE_MARK = re.compile("(?<=[^\\W\\d_]{3})[\u00b9\u00b2\u00b3\u2070\u2074-\u2079]+")
+_NOTE_MARK = re.compile(rf"(?<=[^\W\d_]{{3}}){_RAISED}+")
 
 
 def _without_signs(text: str) -> str:
     """A text in which signs that are written alike are one, each in its place."""
     if _HAS_ALIKE.search(text):
         text = text.translate(_ALIKE)
-    return _NOTE_MARK.sub(lambda mark: " " * len(mark[0]), text)
+    if _HAS_RAISED.search(text):
+        text = _NOTE_MARK.sub(lambda mark: " " * len(mark[0]), text)
+    return text
 
 
 def runs_of(text: str) -> list[str]:
