@@ -11,7 +11,7 @@ import time
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -708,6 +708,41 @@ def copy(source: str | Path, target: str | Path, **arguments: Any) -> None:
         f"{report.path}: version {report.version}, {plural(report.files, 'file')} of"
         f" {report.bytes:,} bytes, {report.copied:,} of them copied in {report.seconds:,.1f} s"
     )
+
+
+@main.command(
+    epilog=examples(
+        "aveyb-index export my-index -o vectors.parquet",
+        "aveyb-index export my-index -o passages.faiss --unit passage",
+    )
+)
+@DIRECTORY
+@click.option(
+    "-o",
+    "--out",
+    type=common.PATH,
+    required=True,
+    help="File to write: .parquet, .npy or .faiss.",
+)
+@common.choose("--unit", "document passage", "Vectors of documents, or of passages.")
+@FILTER
+@click.option("--overwrite", is_flag=True, help="Replace a file that exists.")
+def export(
+    directory: str | Path,
+    out: Path,
+    unit: Literal["document", "passage"],
+    where: Any,
+    overwrite: bool,
+) -> None:
+    """Write the vectors of the index in DIRECTORY to a file, for other programs.
+
+    A Parquet file has the columns _id and vector, and of passages start and stop, their characters
+    in the document. The rows of .npy (a float32 matrix) and .faiss (an exact index, IndexFlatIP)
+    are named by a second file, FILE.ids.jsonl.
+    """
+    with common.opened(directory) as retriever:
+        rows = retriever.export_vectors(out, unit, filter=where, overwrite=overwrite)
+    click.echo(f"{out}: {plural(rows, 'vector')}")
 
 
 @main.command(epilog=examples("aveyb-index compact my-index"))

@@ -38,7 +38,7 @@ from aveyb_retrieval.indexes.store.filters import (
     join,
     nearest_float,
     negate,
-    values_at,
+    value_at_keys,
 )
 from aveyb_retrieval.indexes.store.postings import POSTING
 
@@ -139,26 +139,16 @@ def _fields(metadata: Mapping[str, Any]) -> Iterator[tuple[list[str], Any]]:
     """Every field of an object and of those inside it, with its value; one inside a list of objects
     has the list of all values that its path leads to.
     """
-    paths: dict[tuple[str, ...], bool] = {}
-    _list_paths(metadata, (), False, paths)
-    for path, in_list in paths.items():
-        values = values_at(metadata, path)
-        yield list(path), values if in_list else values[0]
+    for path in dict.fromkeys(_paths(metadata, ())):
+        yield list(path), value_at_keys(metadata, path)
 
 
-def _list_paths(
-    value: Mapping[str, Any],
-    path: tuple[str, ...],
-    in_list: bool,
-    paths: dict[tuple[str, ...], bool],
-) -> None:
-    """Note all paths below an object, and whether they lead through a list."""
+def _paths(value: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
     for key, item in value.items():
-        place = (*path, key)
-        paths[place] = in_list
+        yield (*path, key)
         for inner in items_of(item):
             if isinstance(inner, dict):
-                _list_paths(inner, place, in_list or isinstance(item, list), paths)
+                yield from _paths(inner, (*path, key))
 
 
 def _equal(path: list[str], value: Scalar) -> int:

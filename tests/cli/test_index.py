@@ -305,8 +305,8 @@ def test_what_was_cut_or_left_out_is_said(run: Run, tmp_path: Path) -> None:
         (["build", "CORPUS", "-o", "NEW", "--index-field", "year"], "No such option"),
         (["add", "NOWHERE", "CORPUS"], "no index here"),
         (
-            ["search", "INDEX", "q", "--filter", '{"year": {"$regex": "2"}}'],
-            "'$regex' on 'year' is not known",
+            ["search", "INDEX", "q", "--filter", '{"year": {"$search": "2"}}'],
+            "'$search' on 'year' is not known",
         ),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 from aveyb_retrieval import ConfigError, Retriever, build_index
@@ -100,3 +101,17 @@ def test_several_indexes_and_what_is_visible_are_sorted(path: Path, tmp_path: Pa
 def test_what_means_nothing_is_told(path: Path, options: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Retriever.load(path).search("relief valve", **options)
+
+
+def test_a_field_in_a_list_of_objects_orders_by_its_least_or_greatest_value(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"_id": "a", "text": "lease one", "bids": [{"price": 7}, {"price": 1}]},
+        {"_id": "b", "text": "lease two", "bids": {"price": 3}},
+        {"_id": "c", "text": "lease three", "bids": [{"price": 5}]},
+    ]
+    vectors = np.eye(3, dtype=np.float32)
+    build_index(rows, tmp_path / "ix", vectors=vectors, granularity="document")
+    with Retriever.load(tmp_path / "ix") as retriever:
+        for sort, order in (("bids.price", "abc"), ("-bids.price", "acb")):
+            hits = retriever.search("lease", mode="lexical", sort=sort)
+            assert "".join(hit.id for hit in hits) == order

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import reprlib
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+import pyarrow as pa
+
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.search.sentences import Citation, Span
+from aveyb_retrieval.indexes.store.filters import value_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -62,6 +66,30 @@ HIT_FIELDS = (
 # fields of metadata that say when and by whom a document was written, the first one counts
 _DATES = ("date", "published", "created")
 _AUTHORS = ("from", "author", "authors", "sender", "creator")
+
+# the columns of a table of hits
+ARROW_COLUMNS = pa.schema(
+    [
+        ("id", pa.string()),
+        ("title", pa.string()),
+        ("score", pa.float64()),
+        ("confidence", pa.float64()),
+        ("passage", pa.string()),
+        ("start", pa.int64()),
+        ("stop", pa.int64()),
+        ("heading", pa.string()),
+        ("page", pa.int64()),
+        ("page_label", pa.string()),
+        ("page_unit", pa.string()),
+        ("context", pa.string()),
+        ("date", pa.string()),
+        ("author", pa.string()),
+        ("duplicates", pa.list_(pa.string())),
+        ("earlier", pa.list_(pa.string())),
+        ("index", pa.string()),
+        ("metadata", pa.string()),
+    ]
+)
 
 _BRIEF = reprlib.Repr()
 _BRIEF.maxstring = _BRIEF.maxother = 100
@@ -429,6 +457,17 @@ class Hit:
         return _as_json(self, [name for name in HIT_FIELDS if text or name != "text"])
 
 
+def _column(field: str, values: list[Any]) -> pa.Array:
+    """A column of the values of a field; ConfigError if Arrow has no type for all of them."""
+    try:
+        return pa.array(values)
+    except pa.ArrowException as error:
+        raise ConfigError(
+            f"to_arrow: the values of {field!r} have no common type ({error}); read them from the"
+            " column 'metadata'"
+        ) from error
+
+
 def _first_text(metadata: Mapping[str, Any], fields: Sequence[str]) -> str | None:
     """The first of some fields that has a text, a number or a list of texts."""
     for name in fields:
@@ -438,6 +477,13 @@ def _first_text(metadata: Mapping[str, Any], fields: Sequence[str]) -> str | Non
         if isinstance(value, (str, int)) and not isinstance(value, bool) and str(value).strip():
             return str(value)
     return None
+
+
+def _row(hit: Hit, columns: Sequence[str]) -> dict[str, Any]:
+    start, stop = hit.span or (None, None)
+    metadata = json.dumps(hit.metadata, ensure_ascii=False)
+    parts = {"start": start, "stop": stop, "metadata": metadata}
+    return {name: parts[name] if name in parts else getattr(hit, name) for name in columns}
 
 
 def _as_json(result: Passage | Hit, names: Sequence[str]) -> dict[str, Any]:
@@ -484,6 +530,24 @@ class Result(list[Hit]):
         """Return a copy whose hits have read all, and outlive the retriever and its files."""
         hits = [hit.detach() for hit in self]
         return Result(hits, self.words, self.unmet, partial(dict, self.suggestions))
+
+    def to_arrow(self, fields: Sequence[str] = (), *, text: bool = False) -> pa.Table:
+        """Return a table with a row for each hit, best first; `.to_pandas()` makes it a DataFrame.
+
+        Its columns are those of `ARROW_COLUMNS`: what `Hit` says, `start` and `stop` of its span,
+        and the metadata as JSON. `fields` of the metadata, such as "year" and "author.name", become
+        columns of their own, null if a document has none; `text` adds the document's text.
+
+        Raises ConfigError if a field is a column already, or has values of several types.
+        """
+        schema = ARROW_COLUMNS.append(pa.field("text", pa.string())) if text else ARROW_COLUMNS
+        if taken := [name for name in fields if name in schema.names or fields.count(name) > 1]:
+            raise ConfigError(f"to_arrow: {taken[0]!r} is a column of the table already")
+        table = pa.Table.from_pylist([_row(hit, schema.names) for hit in self], schema=schema)
+        for name in fields:
+            values = [value_at(hit.metadata, name) for hit in self]
+            table = table.append_column(name, _column(name, values))
+        return table
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Result, (list(self), self.words, self.unmet, partial(dict, self.suggestions))

@@ -8,12 +8,19 @@ import unicodedata
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from aveyb_retrieval.encoder.text.passages import names_of, outline
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
+from aveyb_retrieval.indexes.search.export import (
+    VectorBatch,
+    read_batches,
+    select_documents,
+    write_vectors,
+)
 from aveyb_retrieval.indexes.search.options import within
 from aveyb_retrieval.indexes.search.selections import Allowed
 from aveyb_retrieval.indexes.search.several import SeveralView
@@ -29,6 +36,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.documents.records import FileOrigin, Page
     from aveyb_retrieval.indexes.engine import EngineView, VectorEngine
+    from aveyb_retrieval.indexes.search.options import Unit
     from aveyb_retrieval.indexes.store.filters import Filter, Scalar
     from aveyb_retrieval.indexes.types import IntArray
 
@@ -250,6 +258,40 @@ class Documents:
             counted = [_values(part, field, where) for part in views or view.views[:1]]
         return most_frequent(chain.from_iterable(counted))[:limit]
 
+    def vectors(
+        self, unit: Unit = "document", filter: Filter | None = None
+    ) -> Iterator[VectorBatch]:
+        """Yield the stored vectors of documents, oldest first, or of their passages, in batches.
+
+        They are read when asked for, from the version that is open now, and have unit length.
+        ConfigError if the index has no vectors of this unit, or this is several indexes.
+        """
+        with self._engine.view() as view:
+            select_documents(view, unit, filter)  # only for its errors
+        return _batches(self._engine.view(), unit, filter)
+
+    def export_vectors(
+        self,
+        path: str | Path,
+        unit: Unit = "document",
+        *,
+        filter: Filter | None = None,
+        overwrite: bool = False,
+    ) -> int:
+        """Write the stored vectors of documents, or of their passages, to a file; return how many.
+
+        The suffix of `path` says which: `.parquet` with the columns `_id`, of passages `start` and
+        `stop`, and `vector`; `.npy`, a float32 matrix; `.faiss`, an exact index for `faiss`
+        (`IndexFlatIP`). The rows of the last two are named, one JSON object a line, by a file with
+        `.ids.jsonl` behind the same name. Memory does not grow with the vectors, except for
+        `.faiss`.
+
+        Raises ConfigError if the suffix is another one, the file exists already (unless
+        `overwrite`), the index has no vectors of this unit, or this is several indexes.
+        """
+        with self._engine.view() as view:
+            return write_vectors(view, Path(path), unit, filter, overwrite=overwrite)
+
     def grep(
         self,
         pattern: str,
@@ -392,6 +434,13 @@ def _matching(
 ) -> Iterator[Document]:
     with viewing as view:
         yield from _fetch(view, view.matching(view.select(where))[rows].tolist())
+
+
+def _batches(
+    viewing: AbstractContextManager[EngineView], unit: Unit, where: Filter | None
+) -> Iterator[VectorBatch]:
+    with viewing as view:
+        yield from read_batches(view, unit, select_documents(view, unit, where))
 
 
 def _fetch(view: EngineView, numbers: Sequence[int]) -> Iterator[Document]:

@@ -93,20 +93,23 @@ def _unescaped(key: str) -> str:
 
 
 def value_at(metadata: Mapping[str, Any], field: str) -> Any:
-    """Return the value at a field's path, None where there is none."""
-    value: Any = metadata
-    for key in field_keys(field):
-        value = value.get(key) if isinstance(value, Mapping) else None
-    return value
+    """Return the value at a field's path, None if there is none; the list of all values, if the
+    path leads through a list of objects.
+    """
+    return value_at_keys(metadata, field_keys(field))
 
 
-def values_at(value: Any, keys: Sequence[str]) -> list[Any]:
-    """Return the values at a path of keys: several where it leads through a list of objects."""
-    values = [value]
+def value_at_keys(metadata: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    """Return what `value_at` does, by the keys that the path is made of."""
+    values: list[Any] = [metadata]
+    is_list = False
     for key in keys:
+        is_list = is_list or any(isinstance(value, list) for value in values)
         objects = [item for value in values for item in items_of(value)]
         values = [item[key] for item in objects if isinstance(item, Mapping) and key in item]
-    return values
+    if not values:
+        return None
+    return values if is_list else values[0]
 
 
 def items_of(value: Any) -> list[Any]:
