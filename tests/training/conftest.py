@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 # without torch these cannot be imported, and the tests here are skipped one file after the other
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
+
+    from sentence_transformers import SentenceTransformer
 
     from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
@@ -79,6 +82,32 @@ def tiny_config(**changes: object) -> AveyBConfig:
 def text_file(tmp_path: Path) -> Path:
     path = tmp_path / "text.txt"
     path.write_text("\n".join(SENTENCES))
+    return path
+
+
+def make_student(
+    folder: Path,
+    tokenizer: AveyBTokenizer,
+    *,
+    seed: int = 0,
+    prompts: dict[str, str] | None = None,
+    **changes: object,
+) -> SentenceTransformer:
+    """A random model of a seed, saved in a folder as sentence-transformers reads it."""
+    import torch
+
+    from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
+    from aveyb_retrieval.encoder.network.model import AveyBModel
+
+    torch.manual_seed(seed)
+    return sentence_transformer(
+        AveyBModel(tiny_config(**changes)), tokenizer, folder, prompts=prompts
+    )
+
+
+def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
+    """Write a JSONL file; return its path."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return path
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +15,12 @@ from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.training.answers import answer_examples, read_answer, read_answered
 
-from .conftest import OBJECTS, SUBJECTS, VERBS, tiny_config
+from .conftest import OBJECTS, SUBJECTS, VERBS, tiny_config, write_rows
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
-
-
-def write(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 @pytest.fixture
@@ -48,7 +42,7 @@ def test_answers_are_learned_from_the_command_line(encoder: Path, tmp_path: Path
         for v in VERBS[:4]
         for o in OBJECTS
     ]
-    data = write(tmp_path / "data.jsonl", rows)
+    data = write_rows(tmp_path / "data.jsonl", rows)
     options = "--batch-size 8 --precision float32 --learning-rate 1e-2 --eps 1e-8 --steps 80"
     arguments = ["answer", str(data), "--model", str(encoder), "-o", str(tmp_path / "run")]
     result = CliRunner().invoke(main, [*arguments, *options.split(), "--device", "cpu"])
@@ -74,7 +68,7 @@ def test_an_answer_is_read_back_from_perfect_scores(
         [],
     ]
     data = [{"question": "what?", "context": CONTEXT, "answers": answer} for answer in answers]
-    rows = read_answered([write(tmp_path / "data.jsonl", data)])
+    rows = read_answered([write_rows(tmp_path / "data.jsonl", data)])
     for example, text in zip(
         answer_examples(rows, tokenizer, 99),
         ("the boat", "heron\u2019s", "12 miles", ""),
@@ -122,4 +116,4 @@ def test_an_answer_is_read_back_from_perfect_scores(
 )
 def test_lines_that_cannot_be_used(rows: list[dict[str, Any]], words: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=words):
-        read_answered([write(tmp_path / "data.jsonl", rows)])
+        read_answered([write_rows(tmp_path / "data.jsonl", rows)])

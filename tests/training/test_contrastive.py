@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
-from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
@@ -24,7 +23,15 @@ from aveyb_retrieval.training.run_folder import TrainingRun, read_metrics
 from aveyb_retrieval.training.settings import ContrastiveSettings
 from aveyb_retrieval.training.trainer import shared_arguments
 
-from .conftest import OBJECTS, SENTENCES, SUBJECTS, VERBS, in_two_processes, tiny_config
+from .conftest import (
+    OBJECTS,
+    SENTENCES,
+    SUBJECTS,
+    VERBS,
+    in_two_processes,
+    make_student,
+    write_rows,
+)
 from .test_mlm import NaNAt, StopAfter, same, same_to
 
 SETTINGS = ContrastiveSettings(
@@ -43,23 +50,6 @@ TRIPLETS = [
     for i, verb in enumerate(VERBS)
     for thing in OBJECTS
 ]
-
-
-def write(path: Path, records: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(r) + "\n" for r in records))
-    return path
-
-
-def make(
-    folder: Path,
-    tokenizer: AveyBTokenizer,
-    prompts: dict[str, str] | None = None,
-    **changes: object,
-):
-    torch.manual_seed(0)
-    return sentence_transformer(
-        AveyBModel(tiny_config(**changes)), tokenizer, folder, prompts=prompts
-    )
 
 
 def ndcg_at_10(model, queries: list[str], relevant: list[str], corpus: list[str]) -> float:
@@ -86,14 +76,14 @@ def test_msmarco_schema_improves_ndcg(tokenizer: AveyBTokenizer, tmp_path: Path)
     from sentence_transformers import SentenceTransformer
 
     held_out, trained = TRIPLETS[::7], [t for i, t in enumerate(TRIPLETS) if i % 7]
-    model = make(
+    model = make_student(
         tmp_path / "start", tokenizer, prompts={"query": "Query: ", "document": "Document: "}
     )
     question = [t["query"] for t in held_out], [t["positive"] for t in held_out], SENTENCES
     before = ndcg_at_10(model, *question)
     folder = train_contrastive(
         model,
-        read_pairs([write(tmp_path / "train.jsonl", trained)]),
+        read_pairs([write_rows(tmp_path / "train.jsonl", trained)]),
         TrainingRun(tmp_path / "run", DATA, device="cpu"),
         settings=replace(
             SETTINGS, steps=20, batch_size=16, learning_rate=8e-3, log_every=20, micro_batch=8
@@ -110,10 +100,10 @@ def test_msmarco_schema_improves_ndcg(tokenizer: AveyBTokenizer, tmp_path: Path)
 
 
 def test_interrupted_and_resumed_equals_unbroken(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
-    pairs = read_pairs([write(tmp_path / "train.jsonl", TRIPLETS)])
+    pairs = read_pairs([write_rows(tmp_path / "train.jsonl", TRIPLETS)])
 
     def run(name: str, resume: bool = False):
-        model = make(tmp_path / f"{name}-start", tokenizer)
+        model = make_student(tmp_path / f"{name}-start", tokenizer)
         train_contrastive(
             model,
             pairs,
@@ -137,10 +127,10 @@ def test_interrupted_and_resumed_equals_unbroken(tokenizer: AveyBTokenizer, tmp_
 def test_nan_stops_and_the_last_good_checkpoint_goes_on(
     tokenizer: AveyBTokenizer, tmp_path: Path
 ) -> None:
-    pairs = read_pairs([write(tmp_path / "train.jsonl", TRIPLETS)])
+    pairs = read_pairs([write_rows(tmp_path / "train.jsonl", TRIPLETS)])
 
     def run(name: str, resume: bool = False, **changes: object):
-        model = make(tmp_path / f"{name}-start", tokenizer, **changes)
+        model = make_student(tmp_path / f"{name}-start", tokenizer, **changes)
         settings = replace(SETTINGS, save_every=2)
         train_contrastive(
             model,
@@ -163,7 +153,7 @@ def test_nan_stops_and_the_last_good_checkpoint_goes_on(
 
 
 def test_cached_gradients_equal_whole_batch(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
-    model = make(tmp_path, tokenizer)
+    model = make_student(tmp_path, tokenizer)
     features = [model.preprocess([t[side] for t in TRIPLETS[:8]]) for side in ("query", "positive")]
     gradients = []
     for micro_batch in (8, 3):
@@ -182,7 +172,7 @@ def two_process_run(folder: Path) -> None:
     )
     name = os.environ.get("WORLD_SIZE", "1")
     train_contrastive(
-        make(folder / f"{name}-start-{os.environ.get('RANK')}", tokenizer),
+        make_student(folder / f"{name}-start-{os.environ.get('RANK')}", tokenizer),
         pairs,
         TrainingRun(folder / name, DATA, device="cpu"),
         settings=replace(SETTINGS, steps=20, micro_batch=3, matryoshka=(16, 32)),
@@ -192,7 +182,7 @@ def two_process_run(folder: Path) -> None:
 @pytest.mark.slow
 def test_two_processes_equal_one(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
     tokenizer.save(tmp_path / "vocabulary")
-    write(tmp_path / "train.jsonl", TRIPLETS)
+    write_rows(tmp_path / "train.jsonl", TRIPLETS)
     two_process_run(tmp_path)
     in_two_processes(two_process_run, tmp_path)
     same_to(1e-5, tmp_path / "1" / "model", tmp_path / "2" / "model")
@@ -212,7 +202,7 @@ def test_answers_of_the_same_question_are_no_negatives(
         {"query": "q two", "positive": "A ", "negative": "b"},
         {"query": "q three", "positive": "a", "negative": "z"},
     ]
-    labels = torch.tensor(duplicate_labels(read_pairs([write(tmp_path / "a.jsonl", rows)])))
+    labels = torch.tensor(duplicate_labels(read_pairs([write_rows(tmp_path / "a.jsonl", rows)])))
     hidden = false_negatives(labels, torch.arange(4)).int().tolist()
     assert hidden == [  # positives a b A a, negatives x y b z
         [0, 1, 1, 1, 0, 0, 1, 0],
@@ -220,7 +210,7 @@ def test_answers_of_the_same_question_are_no_negatives(
         [1, 0, 0, 1, 0, 0, 0, 0],
         [1, 0, 1, 0, 0, 0, 0, 0],
     ]
-    model = make(tmp_path / "m", tokenizer)
+    model = make_student(tmp_path / "m", tokenizer)
     same = [model.preprocess([text] * 4) for text in ("which river?", "the river")]
     for micro_batch in (1, 4):
         loss = ranking_loss(model, micro_batch=micro_batch)
@@ -234,7 +224,7 @@ def test_answers_of_the_same_question_are_no_negatives(
 def test_masked_and_plain_loss_agree_where_nothing_is_equal(
     tokenizer: AveyBTokenizer, tmp_path: Path
 ) -> None:
-    model = make(tmp_path / "m", tokenizer)
+    model = make_student(tmp_path / "m", tokenizer)
     features = [
         model.preprocess([t[side] for t in TRIPLETS[:6]])
         for side in ("query", "positive", "negative")
@@ -250,10 +240,10 @@ def test_duplicates_are_masked_in_a_run_unless_they_are_kept(
     tokenizer: AveyBTokenizer, tmp_path: Path
 ) -> None:
     rows = [{"query": "which river?", "positive": text} for text in SENTENCES[:8]]
-    pairs = read_pairs([write(tmp_path / "a.jsonl", rows)])
+    pairs = read_pairs([write_rows(tmp_path / "a.jsonl", rows)])
     for choice in ("mask", "keep"):
         settings = replace(SETTINGS, steps=1, duplicates=choice)
-        model = make(tmp_path / f"{choice}-start", tokenizer)
+        model = make_student(tmp_path / f"{choice}-start", tokenizer)
         train_contrastive(
             model, pairs, TrainingRun(tmp_path / choice, DATA, device="cpu"), settings=settings
         )
@@ -261,34 +251,12 @@ def test_duplicates_are_masked_in_a_run_unless_they_are_kept(
         assert loss == pytest.approx(0, abs=1e-6) if choice == "mask" else loss > 1
 
 
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [
-            {"query": "q", "positive": "a", "negative": "b"},
-            {"query": "q", "positive": "c", "negative": "C\n"},
-        ],
-        [
-            {"query": "q", "positive": "a", "negative": "b"},
-            {"query": " Q", "positive": "c", "negative": "a"},
-        ],
-    ],
-)
-def test_a_negative_that_is_a_positive_of_its_question_is_refused(
-    tmp_path: Path, rows: list[dict]
-) -> None:
-    with pytest.raises(
-        InputError, match=r"a.jsonl, line 2: the negative .* is a positive of the question"
-    ):
-        read_pairs([write(tmp_path / "a.jsonl", rows)])
-
-
 def test_long_texts_are_cut_while_training_and_told(
     tokenizer, tmp_path: Path, caplog, monkeypatch
 ) -> None:
     rows = [{"query": f"q {i}", "positive": " ".join(SENTENCES[i : i + 3])} for i in range(8)]
-    model = make(tmp_path / "start", tokenizer)
-    pairs, seen = read_pairs([write(tmp_path / "a.jsonl", rows)]), []
+    model = make_student(tmp_path / "start", tokenizer)
+    pairs, seen = read_pairs([write_rows(tmp_path / "a.jsonl", rows)]), []
     encode = AveyBModel.encode_batch
     monkeypatch.setattr(
         AveyBModel,
@@ -313,13 +281,13 @@ def test_a_step_that_would_not_fit_is_refused_before_it_starts(
     tokenizer, tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.setattr(trainer, "free_bytes", lambda device: 1 << 16)
-    pairs = read_pairs([write(tmp_path / "a.jsonl", TRIPLETS)])
+    pairs = read_pairs([write_rows(tmp_path / "a.jsonl", TRIPLETS)])
     with pytest.raises(
         ConfigError,
         match=r"8 texts are read at once, .* need about .* GiB of memory, and 0.0 GiB are",
     ):
         train_contrastive(
-            make(tmp_path / "start", tokenizer),
+            make_student(tmp_path / "start", tokenizer),
             pairs,
             TrainingRun(tmp_path / "run", DATA, device="cpu"),
             settings=SETTINGS,
@@ -328,7 +296,7 @@ def test_a_step_that_would_not_fit_is_refused_before_it_starts(
 
 
 def test_matryoshka_learns_cut_vectors(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
-    model = make(tmp_path, tokenizer)
+    model = make_student(tmp_path, tokenizer)
     features = [model.preprocess([t[side] for t in TRIPLETS[:8]]) for side in ("query", "positive")]
     plain = ranking_loss(model, micro_batch=8)(features, None)
     cut = ranking_loss(model, micro_batch=8, dimensions=[8, 32])(features, None)
@@ -346,7 +314,7 @@ def test_matryoshka_learns_cut_vectors(tokenizer: AveyBTokenizer, tmp_path: Path
     ],
 )
 def test_names_of_sides(tmp_path: Path, record: dict, columns: list[str]) -> None:
-    rows = read_pairs([write(tmp_path / "a.jsonl", [record])])
+    rows = read_pairs([write_rows(tmp_path / "a.jsonl", [record])])
     assert rows.column_names == columns
     assert list(rows[0].values()) == ["a", "b", "c"][: len(columns)]
 
@@ -362,16 +330,28 @@ def test_names_of_sides(tmp_path: Path, record: dict, columns: list[str]) -> Non
         ),
         ([{"query": "a", "positive": " "}], "line 1: field 'positive'"),
         ([{"query": ["a"], "positive": "b"}], "line 1: field 'query'"),
+        *(
+            (
+                [{"query": "q", "positive": "a", "negative": "b"}, second],
+                "a.jsonl, line 2: the negative .* is a positive of the question",
+            )
+            for second in (
+                {"query": "q", "positive": "c", "negative": "C\n"},
+                {"query": " Q", "positive": "c", "negative": "a"},
+            )
+        ),
     ],
 )
-def test_missing_sides(tmp_path: Path, records: list[dict], reason: str) -> None:
+def test_pairs_that_cannot_be_learned_are_refused(
+    tmp_path: Path, records: list[dict], reason: str
+) -> None:
     with pytest.raises(InputError, match=reason):
-        read_pairs([write(tmp_path / "a.jsonl", records)])
+        read_pairs([write_rows(tmp_path / "a.jsonl", records)])
 
 
 def test_fields_named_by_the_user_and_a_limit_on_rows(tmp_path: Path) -> None:
     records = [{"q": f"q{i}", "query": "no", "hit": f"h{i}", "miss": f"m{i}"} for i in range(3)]
-    path = write(tmp_path / "a.jsonl", records)
+    path = write_rows(tmp_path / "a.jsonl", records)
     rows = read_pairs(
         [path], columns={"anchor": "q", "positive": "hit", "negative": "miss"}, rows=2
     )
@@ -385,10 +365,10 @@ def test_fields_named_by_the_user_and_a_limit_on_rows(tmp_path: Path) -> None:
 
 
 def test_less_than_a_batch(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
-    pairs = read_pairs([write(tmp_path / "a.jsonl", TRIPLETS[:3])])
+    pairs = read_pairs([write_rows(tmp_path / "a.jsonl", TRIPLETS[:3])])
     with pytest.raises(InputError, match="has 3 rows, less than one batch of 8"):
         train_contrastive(
-            make(tmp_path / "m", tokenizer),
+            make_student(tmp_path / "m", tokenizer),
             pairs,
             TrainingRun(tmp_path / "run", DATA),
             settings=SETTINGS,

@@ -12,8 +12,6 @@ from safetensors.torch import load_file
 from sentence_transformers import SentenceTransformer
 from transformers import TrainerState
 
-from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.training import distill
@@ -23,7 +21,7 @@ from aveyb_retrieval.training.sentence_trainer import sentence_model, train_sent
 from aveyb_retrieval.training.settings import DistillSettings
 from tests.refusals import Refusal, refusals
 
-from .conftest import SENTENCES, in_two_processes, tiny_config
+from .conftest import SENTENCES, in_two_processes, make_student
 from .test_mlm import StopAfter, same, same_to
 
 TEXTS = SENTENCES[:48]
@@ -39,15 +37,10 @@ SETTINGS = DistillSettings(
 DATA = {"text": "written in the tests"}
 
 
-def make(folder: Path, tokenizer: AveyBTokenizer, seed: int = 0, **changes: object):
-    torch.manual_seed(seed)
-    return sentence_transformer(AveyBModel(tiny_config(**changes)), tokenizer, folder)
-
-
 @pytest.fixture(scope="module")
 def teacher(tokenizer: AveyBTokenizer, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("teacher")
-    make(folder, tokenizer, seed=9, hidden_size=48)
+    make_student(folder, tokenizer, seed=9, hidden_size=48)
     return str(folder)
 
 
@@ -88,7 +81,7 @@ def distilled(
     resume: bool = False,
 ) -> SentenceTransformer:
     """A new student that learned TEXTS of a teacher, in a run folder."""
-    student = make(folder.with_name(f"{folder.name}-start"), tokenizer)
+    student = make_student(folder.with_name(f"{folder.name}-start"), tokenizer)
     run = TrainingRun(folder, DATA, resume=resume, device="cpu")
     train_distill(student, TEXTS, teacher, run, settings=settings)
     return student
@@ -172,7 +165,7 @@ def test_bad_losses_are_refused(refused: Refusal) -> None:
 def test_a_teacher_of_another_dimension(
     tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path
 ) -> None:
-    make(tmp_path / "other", tokenizer, seed=9, hidden_size=40)
+    make_student(tmp_path / "other", tokenizer, seed=9, hidden_size=40)
 
     settings = replace(SETTINGS, steps=2, save_every=1)
 
@@ -193,7 +186,7 @@ def test_a_teacher_of_another_dimension(
 def test_distillation_moves_the_student_towards_the_teacher(
     tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path
 ) -> None:
-    student = make(tmp_path / "student", tokenizer)
+    student = make_student(tmp_path / "student", tokenizer)
     wanted = SentenceTransformer(teacher, device="cpu").encode(TEXTS)
 
     def agreement() -> float:
@@ -308,7 +301,7 @@ def test_a_checkpoint_without_the_head_is_passed_over(
 def test_the_limit_of_the_gradient_holds_for_the_head_and_the_model_together(
     clip: float, tokenizer: AveyBTokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    student = make(tmp_path / "student", tokenizer)
+    student = make_student(tmp_path / "student", tokenizer)
     loss = DistillationLoss(student, unit(len(TEXTS), 24, seed=7).numpy())
     norms: list[float] = []
     step = torch.optim.AdamW.step
@@ -341,7 +334,7 @@ def two_process_run(folder: Path) -> None:
     loss.
     """
     tokenizer, name = AveyBTokenizer.load(folder / "vocabulary"), os.environ.get("WORLD_SIZE", "1")
-    student = make(folder / f"{name}-start-{os.environ.get('RANK')}", tokenizer)
+    student = make_student(folder / f"{name}-start-{os.environ.get('RANK')}", tokenizer)
     torch.manual_seed(5)
     loss = DistillationLoss(student, np.load(folder / "teacher.npy"), temperature=0.2)
     pairs = [
@@ -373,7 +366,7 @@ def test_two_processes_equal_one(tokenizer: AveyBTokenizer, tmp_path: Path) -> N
 
 
 def test_too_few_texts(tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path) -> None:
-    student = make(tmp_path / "student", tokenizer)
+    student = make_student(tmp_path / "student", tokenizer)
     with pytest.raises(InputError, match="2 texts are less than one batch of 8"):
         train_distill(
             student,
@@ -399,7 +392,7 @@ def test_the_teacher_runs_where_the_student_does(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("aveyb_retrieval.training.teacher.load_teacher", load)
-    student = make(tmp_path / "student", tokenizer)
+    student = make_student(tmp_path / "student", tokenizer)
     with pytest.raises(KeyboardInterrupt):
         train_distill(
             student,
@@ -423,7 +416,7 @@ def test_sentence_model_views_any_folder(
 def test_a_student_reads_its_own_prompts(
     tokenizer: AveyBTokenizer, teacher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    student = make(tmp_path / "student", tokenizer)
+    student = make_student(tmp_path / "student", tokenizer)
     student.prompts = {"query": "q: ", "document": "d: "}
     asked: dict[str, object] = {}
     monkeypatch.setattr(

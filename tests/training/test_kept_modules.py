@@ -6,25 +6,24 @@ from __future__ import annotations
 
 import json
 import shutil
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
-import torch
 
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.encoder.embedders.loading import load_encoder
-from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import SETTINGS_FILE, VOCAB_FILE
 from aveyb_retrieval.encoder.text.wordpiece import tokenizer_files
 from aveyb_retrieval.errors import InputError, ModelError
 from aveyb_retrieval.training.sentence_trainer import sentence_model
-from aveyb_retrieval.training.texts import train_vocabulary
+from tests.refusals import Refusal, refusals
 
-from .conftest import SENTENCES, tiny_config
+from .conftest import SENTENCES, make_student
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
@@ -34,11 +33,7 @@ LONG = " ".join(SENTENCES[:9])
 
 @pytest.fixture
 def folder(tokenizer: AveyBTokenizer, tmp_path: Path) -> Path:
-    torch.manual_seed(0)
-    model = AveyBModel(tiny_config())
-    sentence_transformer(
-        model, tokenizer, tmp_path / "m", prompts={"query": "q: ", "document": "d: "}
-    )
+    make_student(tmp_path / "m", tokenizer, prompts={"query": "q: ", "document": "d: "})
     return tmp_path / "m"
 
 
@@ -52,11 +47,10 @@ def edit(path: Path, **fields: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
-def test_a_folder_that_sentence_transformers_saved_again_opens(tmp_path: Path) -> None:
-    tokenizer = train_vocabulary(SENTENCES, 360)
-    sentence_transformer(
-        AveyBModel(tiny_config()), tokenizer, tmp_path / "m", prompts={"query": "q: "}
-    )
+def test_a_folder_that_sentence_transformers_saved_again_opens(
+    tokenizer: AveyBTokenizer, tmp_path: Path
+) -> None:
+    make_student(tmp_path / "m", tokenizer, prompts={"query": "q: "})
     opened(tmp_path / "m").save(str(tmp_path / "again"), create_model_card=False)
     first, again = (load_encoder(tmp_path / name) for name in ("m", "again"))
     assert (
@@ -74,11 +68,11 @@ def test_a_folder_that_sentence_transformers_saved_again_opens(tmp_path: Path) -
         load_encoder(tmp_path / "again")
 
 
-def test_a_tokenizer_that_changes_texts_is_refused(tmp_path: Path) -> None:
+def test_a_tokenizer_that_changes_texts_is_refused(
+    tokenizer: AveyBTokenizer, tmp_path: Path
+) -> None:
     """Its ids would not be those of the text."""
-    sentence_transformer(
-        AveyBModel(tiny_config()), train_vocabulary(SENTENCES, 360), tmp_path / "m", prompts={}
-    )
+    make_student(tmp_path / "m", tokenizer, prompts={})
     for name in (VOCAB_FILE, SETTINGS_FILE):
         (tmp_path / "m" / name).unlink()
     edit(tmp_path / "m" / "tokenizer.json", normalizer={"type": "Lowercase"})
@@ -94,17 +88,21 @@ def test_a_tokenizer_that_changes_texts_is_refused(tmp_path: Path) -> None:
         ("1_Pooling/config.json", {"include_prompt": False}, "include_prompt False"),
     ],
 )
-def test_what_changes_vectors_is_refused_everywhere(
-    folder: Path, tmp_path: Path, file, fields, named
-) -> None:
-    edit(folder / file, **fields)
-    for open_it in (
+@pytest.mark.parametrize(
+    "load",
+    [
         Embedder.load,
         load_encoder,
-        lambda path: sentence_model(path, tmp_path / "start", {}),
-    ):
-        with pytest.raises(ModelError, match=named):
-            open_it(folder)
+        lambda folder: sentence_model(folder, folder.with_name("start"), {}),
+    ],
+    ids=["Embedder", "load_encoder", "training"],
+)
+def test_what_changes_vectors_is_refused_everywhere(
+    folder: Path, file: str, fields: dict[str, Any], named: str, load: Callable[[Path], object]
+) -> None:
+    edit(folder / file, **fields)
+    with pytest.raises(ModelError, match=named):
+        load(folder)
 
 
 def test_a_layer_behind_the_pooling_is_refused_in_training(folder: Path, tmp_path: Path) -> None:
@@ -150,9 +148,21 @@ def test_one_text_is_one_text(folder: Path) -> None:
     )
     assert len(embedder.token_vectors("which river?", prompt="query")) == 1
     assert len(embedder.count_tokens("which river?", prompt="query")) == 1
-    for wrong in (None, 3, [None], ["a", 1]):
-        with pytest.raises(InputError, match=r"queries.* must be a"):
-            embedder.encode_queries(wrong)
-    for pairs in ("text", ["text"], [("a",)], [("a", None)]):
-        with pytest.raises(InputError, match=r"documents\[0\] must be a pair of texts"):
-            list(embedder.encode_documents(pairs))
+
+
+@refusals(
+    {
+        InputError: {
+            r"queries.* must be a": [
+                partial(Embedder.encode_queries, queries=queries)
+                for queries in (None, 3, [None], ["a", 1])
+            ],
+            r"documents\[0\] must be a pair of texts": [
+                lambda embedder, pairs=pairs: list(embedder.encode_documents(pairs))
+                for pairs in ("text", ["text"], [("a",)], [("a", None)])
+            ],
+        },
+    }
+)
+def test_what_is_no_text_is_not_encoded(folder: Path, refused: Refusal) -> None:
+    refused(Embedder.load(folder))

@@ -1,11 +1,14 @@
 """Several teachers at once: what a student learns of them, and that it does."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 
 from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.network.model import AveyBModel
@@ -23,8 +26,9 @@ from aveyb_retrieval.training.teacher import (
     turned,
     unit,
 )
+from tests.refusals import Refusal, refusals
 
-from .conftest import SENTENCES, tiny_config
+from .conftest import SENTENCES, make_student, tiny_config
 
 TEXTS, QUERIES = SENTENCES[:40], [" ".join(text.split()[:4]) for text in SENTENCES[5:17]]
 SETTINGS = DistillSettings(
@@ -44,8 +48,7 @@ def teachers(tokenizer: AveyBTokenizer, tmp_path_factory: pytest.TempPathFactory
     found = []
     for width, prompts in ((48, None), (40, ("who: ", ""))):
         folder = tmp_path_factory.mktemp("teachers") / str(width)
-        torch.manual_seed(width)
-        sentence_transformer(AveyBModel(tiny_config(hidden_size=width)), tokenizer, folder)
+        make_student(folder, tokenizer, seed=width, hidden_size=width)
         found.append(Teacher(str(folder), prompts))
     return found
 
@@ -120,27 +123,26 @@ def test_rows_name_their_targets(teachers: list[Teacher], tmp_path: Path) -> Non
     assert alone[2] == {"query": QUERIES[2], "label": [len(TEXTS) + 2]}
 
 
-def test_what_cannot_be_learned_is_refused(
-    tokenizer: AveyBTokenizer, teachers: list[Teacher], tmp_path: Path
+def distill_without_queries(
+    student: SentenceTransformer, teachers: list[Teacher], folder: Path, **options: Any
 ) -> None:
-    with pytest.raises(ConfigError, match="name each one once"):
-        read([teachers[0], teachers[0]], tmp_path)
-    student = sentence_transformer(AveyBModel(tiny_config()), tokenizer, tmp_path / "student")
-    with pytest.raises(ConfigError, match="near is 3, but there are no queries"):
-        train_distill(
-            student,
-            TEXTS,
-            teachers,
-            TrainingRun(tmp_path / "run", {}, device="cpu"),
-            settings=SETTINGS,
-        )
-    with pytest.raises(ConfigError, match="near is 3, but there are no queries"):
-        train_distill(
-            student,
-            TEXTS,
-            teachers,
-            TrainingRun(tmp_path / "run", {}, device="cpu"),
-            queries=[" "],
-            settings=SETTINGS,
-        )
+    run = TrainingRun(folder, {}, device="cpu")
+    train_distill(student, TEXTS, teachers, run, settings=SETTINGS, **options)
+
+
+@refusals(
+    {
+        ConfigError: {
+            "name each one once": lambda _, teachers, folder: read([teachers[0]] * 2, folder),
+            "near is 3, but there are no queries": [
+                distill_without_queries,
+                partial(distill_without_queries, queries=[" "]),
+            ],
+        },
+    }
+)
+def test_what_cannot_be_learned_is_refused(
+    tokenizer: AveyBTokenizer, teachers: list[Teacher], tmp_path: Path, refused: Refusal
+) -> None:
+    refused(make_student(tmp_path / "student", tokenizer), teachers, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -3,7 +3,6 @@ named ones.
 """
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +39,9 @@ from aveyb_retrieval.training.tasks import (
     tagging,
     train_task,
 )
+from tests.refusals import Refusal, refusals
 
-from .conftest import OBJECTS, SENTENCES, SUBJECTS, VERBS, tiny_config
+from .conftest import OBJECTS, SENTENCES, SUBJECTS, VERBS, tiny_config, write_rows
 
 FAST: dict[str, Any] = {
     "batch_size": 8,
@@ -65,14 +65,9 @@ def encoder(tokenizer: AveyBTokenizer, tmp_path_factory: pytest.TempPathFactory)
     return folder
 
 
-def write(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def labeled(path: Path, count: int = 96) -> Path:
     rows = [{"text": text, "label": next(v for v in VERBS if v in text)} for text in SENTENCES]
-    return write(path, rows[:count])
+    return write_rows(path, rows[:count])
 
 
 def tagged(path: Path) -> Path:
@@ -85,7 +80,7 @@ def tagged(path: Path) -> Path:
         rows.append(
             {"words": [*s.split(), v, *o.split()], "tags": [*tags, "B-V", *["O"] * len(o.split())]}
         )
-    return write(path, rows)
+    return write_rows(path, rows)
 
 
 def test_classes_are_learned_and_the_folder_goes_on(encoder: Path, tmp_path: Path) -> None:
@@ -99,7 +94,7 @@ def test_classes_are_learned_and_the_folder_goes_on(encoder: Path, tmp_path: Pat
     assert model.config.id2label == dict(enumerate(sorted(VERBS)))
     again = classification([data], [data], str(tmp_path / "run" / "model"), settings)
     assert torch.equal(again.model.classifier.weight, model.classifier.weight)
-    fewer = write(
+    fewer = write_rows(
         tmp_path / "few.jsonl", [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}] * 4
     )
     assert (
@@ -115,7 +110,7 @@ def test_one_label_makes_a_reranker(
 ) -> None:
     rows = [{"query": f"who {v} {o}?", "document": t, "label": float(f"{v} {o}" in t)}
             for v in VERBS[:3] for o in OBJECTS[:3] for t in SENTENCES[::5]]  # fmt: skip
-    data = write(
+    data = write_rows(
         tmp_path / "pairs.jsonl",
         [r for r in rows if r["label"]] * 3 + [r for r in rows if not r["label"]][::4],
     )
@@ -320,7 +315,7 @@ BAD = [
 def test_bad_rows_are_named_with_file_line_and_field(
     command: str, rows: list, reason: str, encoder: Path, tmp_path: Path
 ) -> None:
-    file = write(tmp_path / "data.jsonl", rows)
+    file = write_rows(tmp_path / "data.jsonl", rows)
     result = call(*command.split(), file, "--model", encoder, "-o", tmp_path / "run", *RUN)
     assert result.exit_code == 2 and "data.jsonl" in result.output and reason in result.output, (
         result.output
@@ -328,20 +323,35 @@ def test_bad_rows_are_named_with_file_line_and_field(
     assert not (tmp_path / "run").exists()
 
 
-def test_labels_of_the_validation_rows_must_be_known(encoder: Path, tmp_path: Path) -> None:
-    data = labeled(tmp_path / "data.jsonl", 20)
-    other = write(tmp_path / "other.jsonl", [{"text": "a", "label": "sings"}])
-    with pytest.raises(
-        InputError,
-        match=r"other.jsonl, line 1: label 'sings' is out of range; the training data have",
-    ):
-        classification([data], [other], str(encoder), ClassifySettings())
-    settings = ClassifySettings(**{**FAST, "batch_size": 64})
-    with pytest.raises(InputError, match="18 rows to train on, less than one batch of 64"):
-        task = classification([data], [], str(encoder), settings)
-        train_task(task, TrainingRun(tmp_path / "run", {}), settings=settings)
-    with pytest.raises(ConfigError, match=r"held_out is 1\.0"):
-        classification([data], [], str(encoder), replace(settings, held_out=1.0))
+def classify(encoder: Path, data: Path, validation: list[Path], **settings: Any) -> None:
+    chosen = ClassifySettings(**{**FAST, **settings})
+    task = classification([data], validation, str(encoder), chosen)
+    train_task(task, TrainingRun(data.parent / "run", {}), settings=chosen)
+
+
+def another_label(data: Path) -> Path:
+    return write_rows(data.with_name("other.jsonl"), [{"text": "a", "label": "sings"}])
+
+
+@refusals(
+    {
+        InputError: {
+            "other.jsonl, line 1: label 'sings' is out of range; the training data have": (
+                lambda encoder, data: classify(encoder, data, [another_label(data)])
+            ),
+            "18 rows to train on, less than one batch of 64": lambda encoder, data: classify(
+                encoder, data, [], batch_size=64
+            ),
+        },
+        ConfigError: {
+            r"held_out is 1\.0": lambda encoder, data: classify(encoder, data, [], held_out=1.0),
+        },
+    }
+)
+def test_rows_that_cannot_be_learned_are_refused(
+    encoder: Path, tmp_path: Path, refused: Refusal
+) -> None:
+    refused(encoder, labeled(tmp_path / "data.jsonl", 20))
 
 
 def test_digits_with_zeros_before_them_are_names() -> None:
@@ -353,11 +363,11 @@ def test_a_head_for_numbers_gives_them_in_a_cross_encoder(encoder: Path, tmp_pat
     from sentence_transformers import CrossEncoder
 
     rows = [{"query": "price", "document": text, "label": 5.0} for text in SENTENCES[:8]]
-    data = write(tmp_path / "numbers.jsonl", rows)
+    data = write_rows(tmp_path / "numbers.jsonl", rows)
     for loss, activation in (("mse", "linear.Identity"), ("bce", "activation.Sigmoid")):
         settings = ClassifySettings(**{**FAST, "steps": 1, "batch_size": 4, "loss": loss})
         if loss == "bce":
-            data = write(tmp_path / "shares.jsonl", [row | {"label": 1.0} for row in rows])
+            data = write_rows(tmp_path / "shares.jsonl", [row | {"label": 1.0} for row in rows])
         train_task(
             classification([data], [], str(encoder), settings),
             TrainingRun(tmp_path / loss, {}),
@@ -386,7 +396,7 @@ def test_the_saved_tokenizer_of_tags_gives_the_ids_of_training(
         for text in SENTENCES[:20]
     ]
     settings = TaskSettings(**{**FAST, "steps": 1, "batch_size": 8})
-    task = tagging([write(tmp_path / "tags.jsonl", rows)], [], str(encoder), settings)
+    task = tagging([write_rows(tmp_path / "tags.jsonl", rows)], [], str(encoder), settings)
     train_task(task, TrainingRun(tmp_path / "run", {}), settings=settings)
     saved = AutoTokenizer.from_pretrained(tmp_path / "run" / "model")
     assert saved.model_max_length == settings.length

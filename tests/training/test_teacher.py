@@ -1,19 +1,18 @@
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.training.teacher import cache_vectors, load_teacher, read_vectors
 from tests.refusals import Refusal, refusals
 
 from ..wordpiece import save_teacher, save_vocabulary
-from .conftest import SENTENCES, tiny_config
+from .conftest import SENTENCES, make_student
 
 TEXTS = SENTENCES[:25]
 
@@ -21,30 +20,40 @@ TEXTS = SENTENCES[:25]
 @pytest.fixture(scope="module")
 def teacher(tokenizer: AveyBTokenizer, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("teacher")
-    sentence_transformer(AveyBModel(tiny_config(hidden_size=48)), tokenizer, folder)
+    make_student(folder, tokenizer, hidden_size=48)
     return str(folder)
 
 
-def test_cache_holds_the_teachers_vectors(teacher: str, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def cache(teacher: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The teacher's vectors of all texts, in three files."""
+    return cache_vectors(TEXTS, tmp_path_factory.mktemp("cache"), model=teacher, shard_size=10)
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A teacher of another kind, with a vocabulary of its own."""
+    return save_teacher(tmp_path_factory.mktemp("foreign"), SENTENCES)
+
+
+def test_cache_holds_the_teachers_vectors(teacher: str, cache: Path) -> None:
     from sentence_transformers import SentenceTransformer
 
-    cache_vectors(TEXTS, tmp_path, model=teacher, shard_size=10)
-    vectors = read_vectors(tmp_path)
+    vectors = read_vectors(cache)
     assert vectors.shape == (25, 48) and vectors.dtype == np.float16
     expected = SentenceTransformer(teacher, device="cpu").encode(TEXTS)
     assert np.abs(vectors - expected).max() < 1e-3
 
 
-def test_goes_on_where_it_was(teacher: str, tmp_path: Path) -> None:
-    cache_vectors(TEXTS, tmp_path, model=teacher, shard_size=10)
-    whole = read_vectors(tmp_path)
-    (tmp_path / "vectors-00001.npy").unlink()
-    kept = (tmp_path / "vectors-00000.npy").stat().st_mtime_ns
+def test_goes_on_where_it_was(teacher: str, cache: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(cache, tmp_path / "cache")
+    (folder / "vectors-00001.npy").unlink()
+    kept = (folder / "vectors-00000.npy").stat().st_mtime_ns
     with pytest.raises(InputError, match=r"vectors-00001\.npy is missing"):
-        read_vectors(tmp_path)
-    cache_vectors(TEXTS, tmp_path, model=teacher, shard_size=10)
-    assert np.array_equal(read_vectors(tmp_path), whole)
-    assert (tmp_path / "vectors-00000.npy").stat().st_mtime_ns == kept
+        read_vectors(folder)
+    cache_vectors(TEXTS, folder, model=teacher, shard_size=10)
+    assert np.array_equal(read_vectors(folder), read_vectors(cache))
+    assert (folder / "vectors-00000.npy").stat().st_mtime_ns == kept
 
 
 def test_queries_and_documents_have_prompts_of_their_own(teacher: str, tmp_path: Path) -> None:
@@ -69,18 +78,16 @@ def test_queries_and_documents_have_prompts_of_their_own(teacher: str, tmp_path:
 @refusals(
     {
         InputError: {
-            "texts_sha256": lambda **cache: cache_vectors([*TEXTS[:-1], "changed"], **cache),
-            "precision": lambda **cache: cache_vectors(TEXTS, **cache, precision="bfloat16"),
+            "texts_sha256": partial(cache_vectors, [*TEXTS[:-1], "changed"]),
+            "precision": partial(cache_vectors, TEXTS, precision="bfloat16"),
         },
         ConfigError: {
-            "precision is 'int3'": lambda **cache: cache_vectors(TEXTS, **cache, precision="int3"),
+            "precision is 'int3'": partial(cache_vectors, TEXTS, precision="int3"),
         },
     }
 )
-def test_another_cache_is_refused(teacher: str, tmp_path: Path, refused: Refusal) -> None:
-    cache = {"folder": tmp_path, "model": teacher, "shard_size": 10}
-    cache_vectors(TEXTS, **cache)
-    refused(**cache)
+def test_another_cache_is_refused(teacher: str, cache: Path, refused: Refusal) -> None:
+    refused(folder=cache, model=teacher, shard_size=10)
 
 
 def cut_a_shard(folder: Path) -> None:
@@ -100,9 +107,8 @@ def change_the_description(folder: Path) -> None:
         },
     }
 )
-def test_damage_is_named(teacher: str, tmp_path: Path, refused: Refusal) -> None:
-    cache_vectors(TEXTS, tmp_path, model=teacher, shard_size=10)
-    refused.then(read_vectors, tmp_path)
+def test_damage_is_named(cache: Path, tmp_path: Path, refused: Refusal) -> None:
+    refused.then(read_vectors, shutil.copytree(cache, tmp_path / "cache"))
 
 
 def lack_embeddings(folder: Path) -> None:
@@ -127,8 +133,8 @@ def cut_the_weights(folder: Path) -> None:
         },
     }
 )
-def test_a_damaged_teacher_is_refused(tmp_path: Path, refused: Refusal) -> None:
-    folder = save_teacher(tmp_path / "other", SENTENCES)
+def test_a_damaged_teacher_is_refused(foreign: Path, tmp_path: Path, refused: Refusal) -> None:
+    folder = shutil.copytree(foreign, tmp_path / "other")
     refused.then(lambda folder: cache_vectors(TEXTS, tmp_path / "cache", model=str(folder)), folder)
 
 

@@ -1,13 +1,19 @@
+"""Texts to train on, and a vocabulary of them."""
+
 import gzip
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import zstandard
 
-from aveyb_retrieval.errors import InputError
-from aveyb_retrieval.training.texts import fingerprint, read_texts
+from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
+from aveyb_retrieval.errors import ConfigError, InputError
+from aveyb_retrieval.training.texts import fingerprint, read_texts, train_vocabulary
 from tests.refusals import Refusal, refusals
+
+from .conftest import SENTENCES
 
 LINES = b"".join(json.dumps({"text": f"text {i} é"}).encode() + b"\n" for i in range(3))
 
@@ -46,15 +52,28 @@ def test_bad_lines_name_file_and_line(tmp_path: Path, content: bytes, reason: st
         list(read_texts([path]))
 
 
-@pytest.mark.parametrize("suffix", [".jsonl.gz", ".jsonl.zst"])
-def test_a_file_that_is_cut_short_or_damaged_is_refused(tmp_path: Path, suffix: str) -> None:
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda data: data[:-4], "ends in the middle"),
+        (lambda data: b"no such magic number", "the file is damaged"),
+    ],
+    ids=["cut", "another kind"],
+)
+@pytest.mark.parametrize(
+    ("suffix", "pack"),
+    [(".jsonl.gz", gzip.compress), (".jsonl.zst", zstandard.ZstdCompressor().compress)],
+)
+def test_a_file_that_is_cut_short_or_damaged_is_refused(
+    tmp_path: Path,
+    suffix: str,
+    pack: Callable[[bytes], bytes],
+    damage: Callable[[bytes], bytes],
+    message: str,
+) -> None:
     path = tmp_path / f"a{suffix}"
-    whole = (gzip.compress if suffix.endswith("gz") else zstandard.ZstdCompressor().compress)(LINES)
-    path.write_bytes(whole[:-4])
-    with pytest.raises(InputError, match="ends in the middle"):
-        list(read_texts([path]))
-    path.write_bytes(b"no such magic number")
-    with pytest.raises(InputError, match="the file is damaged"):
+    path.write_bytes(damage(pack(LINES)))
+    with pytest.raises(InputError, match=message):
         list(read_texts([path]))
 
 
@@ -92,3 +111,44 @@ def test_links_to_training_files_are_read(tmp_path: Path) -> None:
         == fingerprint(tmp_path / "real.jsonl")["sha256"]
     )
     assert len(list(read_texts([tmp_path / "link.jsonl"]))) == 3
+
+
+# --- a vocabulary of texts -----------------------------------------------------------------------
+
+
+def test_size_and_round_trip(tokenizer: AveyBTokenizer) -> None:
+    assert tokenizer.vocab_size == 360
+    text = f"{SENTENCES[7]} — and naïve 🙂 bytes it never saw"
+    ids, _ = tokenizer.encode(text)
+    assert tokenizer.decode(ids) == text
+
+
+def test_frequent_words_become_single_tokens(tokenizer: AveyBTokenizer) -> None:
+    assert len(tokenizer.encode(" before noon")[0]) == 2
+
+
+def test_the_same_text_gives_the_same_vocabulary() -> None:
+    assert train_vocabulary(SENTENCES, 300).ranks == train_vocabulary(iter(SENTENCES), 300).ranks
+
+
+def test_auto_tokenizer_agrees(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
+    from transformers import AutoTokenizer
+
+    tokenizer.save(tmp_path)
+    theirs = AutoTokenizer.from_pretrained(tmp_path)
+    for text in [*SENTENCES, "unseen: 12345 xyz\n\n", "[MASK]"]:
+        assert theirs(text)["input_ids"] == tokenizer.encode(text)[0].tolist()
+
+
+@refusals(
+    {
+        ConfigError: {
+            "vocab_size is 261": lambda: train_vocabulary(SENTENCES, 261),
+        },
+        InputError: {
+            "give more text or ask for fewer": lambda: train_vocabulary(["only this"], 300),
+        },
+    }
+)
+def test_sizes_that_the_texts_do_not_give_are_refused(refused: Refusal) -> None:
+    refused()

@@ -1,3 +1,6 @@
+"""What all runs share: parameters with decay, learning rates, and what is shown of a run."""
+
+import io
 import math
 
 import pytest
@@ -5,6 +8,7 @@ import torch
 from torch import nn
 
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.training.run_folder import StepDisplay
 from aveyb_retrieval.training.settings import SCHEDULES, RunSettings
 from aveyb_retrieval.training.trainer import learning_rate_factor, parameter_groups
 from tests.refusals import Refusal, refusals
@@ -62,3 +66,32 @@ def test_after_the_warm_up_schedules_are_those_of_transformers() -> None:
 )
 def test_settings_out_of_range_are_refused(refused: Refusal) -> None:
     refused()
+
+
+# --- what is shown: a bar on a terminal, lines elsewhere ------------------------------------------
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_lines_count_the_time_from_where_a_resumed_run_began() -> None:
+    out = io.StringIO()
+    display = StepDisplay(100, 40, "rows", out=out)
+    display.started -= 30  # ten steps took half a minute
+    display.advance(50)
+    display.report(50, 2.34567, 1234.5)
+    display.close()
+    assert out.getvalue() == "step 50/100, loss 2.346, 1,234 rows/s, 02:30 left\n"
+
+
+def test_bar() -> None:
+    out = Terminal()
+    display = StepDisplay(100, 40, "tokens", out=out)
+    for step in range(41, 51):
+        display.advance(step)
+    display.report(50, 2.34567, 98765.4)
+    display.close()
+    last = out.getvalue().split("\r")[-1]
+    assert "50/100 steps" in last and "loss 2.346, 98,765 tokens/s" in last and "<" in last
