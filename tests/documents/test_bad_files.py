@@ -140,14 +140,17 @@ def test_a_scanned_file_without_ocr_is_listed_as_such(
     assert left.ocr_try is not None and left.ocr_try.languages == ""
 
 
-def test_what_is_no_plain_file_is_not_waited_for(reader: FileReader, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "a.txt")
-    (tmp_path / "folder.txt").mkdir()
-    for name in ("a.txt", "folder.txt", "missing.txt"):
-        kind = kind_of(tmp_path / name)
-        assert kind is not None
-        with pytest.raises(Unreadable, match=r"not a plain file|cannot be read"):
-            reader.read(tmp_path / name, kind)
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, None], ids=["pipe", "folder", "nothing"])
+def test_what_is_no_plain_file_is_not_waited_for(
+    reader: FileReader, tmp_path: Path, make: Callable[[Path], None] | None
+) -> None:
+    path = tmp_path / "a.txt"
+    if make is not None:
+        make(path)
+    kind = kind_of(path)
+    assert kind is not None
+    with pytest.raises(Unreadable, match=r"not a plain file|cannot be read"):
+        reader.read(path, kind)
 
 
 def test_a_reader_that_crashes_or_takes_too_long_costs_one_file(

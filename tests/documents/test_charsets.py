@@ -65,10 +65,12 @@ def test_wide_characters_with_and_without_a_mark(read: Read, tmp_path: Path, nam
     assert record.text == "antimony"
 
 
-def test_nul_is_told_never_indexed() -> None:
-    for data in (b"a\0b and more text that is plain ASCII", b"\0" * 10 + b"text" * 50):
-        with pytest.raises(Unreadable, match="NUL"):
-            decode(data)
+@pytest.mark.parametrize(
+    "data", [b"a\0b and more text that is plain ASCII", b"\0" * 10 + b"text" * 50]
+)
+def test_nul_is_told_never_indexed(data: bytes) -> None:
+    with pytest.raises(Unreadable, match="NUL"):
+        decode(data)
 
 
 def test_raw_bytes_in_headers_of_a_mail(read: Read) -> None:

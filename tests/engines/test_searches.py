@@ -16,6 +16,7 @@ from tests.engines.stands import EMBEDDER, LocalStand
 from tests.indexes.conftest import assert_best, true_scores
 from tests.indexes.fake import FakeEmbedder
 from tests.indexes.test_filters import holds
+from tests.refusals import Refusal, refusals
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -385,13 +386,20 @@ def test_filters_compare_every_type_as_plain_python_does(collection: Collection)
 @pytest.mark.parametrize(
     "where", [{"year": {"$near": 3}}, {"year": {"$gt": None}}, {"": 1}, {"year": {"$gt": math.nan}}]
 )
-def test_a_filter_that_means_nothing_is_an_error(library: Retriever, where: Any) -> None:
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda library, where: library.search(QUERY, 3, mode="dense", filter=where),
+        lambda library, where: library.count(where),
+        lambda library, where: library.documents(where),
+    ],
+    ids=["search", "count", "documents"],
+)
+def test_a_filter_that_means_nothing_is_an_error(
+    library: Retriever, use: Callable[[Retriever, Any], object], where: Any
+) -> None:
     with pytest.raises(ConfigError, match="filter"):
-        library.search(QUERY, 3, mode="dense", filter=where)
-    with pytest.raises(ConfigError, match="filter"):
-        library.count(where)
-    with pytest.raises(ConfigError, match="filter"):
-        library.documents(where)
+        use(library, where)
 
 
 # --- documents -----------------------------------------------------------------------------------
@@ -419,22 +427,25 @@ def test_documents_are_listed_in_parts(library: Retriever, rows: Documents) -> N
 # --- errors --------------------------------------------------------------------------------------
 
 
-def test_vectors_of_another_dimension_are_refused(library: Retriever) -> None:
-    with pytest.raises(InputError, match="shape"):
-        library.search_vectors(np.ones((1, 3)))
-
-
 def test_another_model_is_refused(collection: Collection) -> None:
     collection.publish([{"_id": "a", "text": "word1"}])
     with pytest.raises(IndexFormatError, match="fake-a"):
         collection.load(model=FakeEmbedder(seed="b"))
 
 
-def test_unknown_options_are_refused(library: Retriever) -> None:
-    with pytest.raises(ConfigError, match="did you mean 'k'"):
-        library.search(QUERY, top_k=3)  # type: ignore[call-arg]
-    with pytest.raises(ConfigError, match="token"):
-        library.search(QUERY, 3, mode="dense", rerank="token-vectors")
+@refusals(
+    {
+        ConfigError: {
+            "did you mean 'k'": lambda library: library.search(QUERY, top_k=3),
+            "token": lambda library: library.search(QUERY, 3, mode="dense", rerank="token-vectors"),
+        },
+        InputError: {"shape": lambda library: library.search_vectors(np.ones((1, 3)))},
+    }
+)
+def test_unknown_options_and_other_vectors_are_refused(
+    library: Retriever, refused: Refusal
+) -> None:
+    refused(library)
 
 
 def test_documents_alone_have_no_passages(collection: Collection) -> None:

@@ -18,6 +18,7 @@ from aveyb_retrieval.eval.encoders import AsMeasured, ChunkedModel, word_chunks
 from aveyb_retrieval.eval.tasks import make_task
 from tests.eval.toys import ToyEmbedder, write_folder
 from tests.recorder import record_calls
+from tests.refusals import Refusal, refusals
 
 ranges = st.lists(
     st.tuples(st.integers(0, 40), st.integers(0, 40)).map(lambda r: (min(r), max(r))), max_size=6
@@ -110,12 +111,23 @@ def test_word_chunks_can_be_scored(task, exact):
     assert evaluate_passages(exact(encoder, task), task, ks=(10,)).mean["hit@10"] == 1.0
 
 
-def test_without_spans_it_says_so(tmp_path, task, exact):
-    plain = make_task(load_dataset(str(write_folder(tmp_path / "plain"))))
-    with pytest.raises(InputError, match=r"no spans.jsonl for the 3 queries of split 'test'"):
-        evaluate_passages(exact(AsMeasured(ToyEmbedder()), plain), plain)
-    with pytest.raises(ConfigError, match=r"unknown scope"):
-        evaluate_passages(exact(AsMeasured(ToyEmbedder()), task), task, scope="chapter")
+@refusals(
+    {
+        InputError: {
+            "no spans.jsonl for the 3 queries of split 'test'": lambda task, folder, search: search(
+                make_task(load_dataset(str(write_folder(folder / "plain"))))
+            ),
+        },
+        ConfigError: {
+            "unknown scope": lambda task, folder, search: search(task, scope="chapter"),
+        },
+    }
+)
+def test_what_has_no_passages_to_find_is_refused(task, tmp_path, exact, refused: Refusal):
+    def search(task, **options):
+        return evaluate_passages(exact(AsMeasured(ToyEmbedder()), task), task, **options)
+
+    refused(task, tmp_path, search)
 
 
 def test_chunks_may_share_words():

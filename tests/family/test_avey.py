@@ -80,6 +80,9 @@ def test_the_released_loss_is_met(released: tuple[dict[str, torch.Tensor], dict]
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
+RELEASED_SIZES = {"vocab_size": 53, "d_embed": 16, "n_blocks": 3, "chunk_size": 4, "k": 3}
+
+
 def test_a_folder_in_the_authors_format(
     released: tuple[dict[str, torch.Tensor], dict], tmp_path: Path
 ) -> None:
@@ -99,21 +102,37 @@ def test_a_folder_in_the_authors_format(
         AveyForCausalLM.from_pretrained(tmp_path)
 
 
-def test_released_tensors_are_checked() -> None:
-    config = {"vocab_size": 53, "d_embed": 16, "n_blocks": 3, "chunk_size": 4, "k": 3}
+def test_released_tensors_with_a_prefix_fill_the_model() -> None:
     model = small(weight_norm="first")
     tensors = model.state_dict()
-    again = AveyForCausalLM.from_released({f"avey.{n}": t for n, t in tensors.items()}, **config)
+    again = AveyForCausalLM.from_released(
+        {f"avey.{n}": t for n, t in tensors.items()}, **RELEASED_SIZES
+    )
     ids = torch.arange(30)[None]
     with torch.no_grad():
         assert torch.equal(again(ids).logits, model(ids).logits)
-    without = {name: tensor for name, tensor in tensors.items() if name != "ln_f.weight"}
-    with pytest.raises(ModelError, match=r"lacks 1 parameter, first 'ln_f\.weight'"):
-        AveyForCausalLM.from_released(without, **config)
-    with pytest.raises(ModelError, match="has shape"):
-        AveyForCausalLM.from_released(tensors, **{**config, "vocab_size": 54})
-    with pytest.raises(ModelError, match="has no place in the model"):
-        AveyForCausalLM.from_released(tensors, **{**config, "n_blocks": 2})
+
+
+@refusals(
+    {
+        ModelError: {
+            r"lacks 1 parameter, first 'ln_f\.weight'": lambda tensors: (
+                AveyForCausalLM.from_released(
+                    {name: tensor for name, tensor in tensors.items() if name != "ln_f.weight"},
+                    **RELEASED_SIZES,
+                )
+            ),
+            "has shape": lambda tensors: AveyForCausalLM.from_released(
+                tensors, **{**RELEASED_SIZES, "vocab_size": 54}
+            ),
+            "has no place in the model": lambda tensors: AveyForCausalLM.from_released(
+                tensors, **{**RELEASED_SIZES, "n_blocks": 2}
+            ),
+        },
+    }
+)
+def test_released_tensors_that_do_not_fill_the_model_are_refused(refused: Refusal) -> None:
+    refused(small(weight_norm="first").state_dict())
 
 
 @pytest.mark.parametrize(
@@ -376,13 +395,30 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
         assert type(loaded) is AveyForCausalLM
         with torch.no_grad():
             assert torch.equal(loaded(ids).logits, model(ids).logits)
-    with pytest.raises(ModelError, match="model_type is 'avey', only 'avey-b' can be loaded"):
-        AveyBModel.from_pretrained(tmp_path)
-    AveyBModel(small_config("paper")).save_pretrained(tmp_path / "encoder")
-    with pytest.raises(ModelError, match="model_type is 'avey-b', only 'avey'"):
-        AveyForCausalLM.from_pretrained(tmp_path / "encoder")
-    with pytest.raises(ModelError, match="no Avey language model can be read there"):
-        AveyForCausalLM.from_pretrained(tmp_path / "nowhere")
+
+
+def load_after(model: Any, folder: Path, cls: Any) -> None:
+    model.save_pretrained(folder)
+    cls.from_pretrained(folder)
+
+
+@refusals(
+    {
+        ModelError: {
+            "model_type is 'avey', only 'avey-b' can be loaded": lambda folder: load_after(
+                small(), folder, AveyBModel
+            ),
+            "model_type is 'avey-b', only 'avey'": lambda folder: load_after(
+                AveyBModel(small_config("paper")), folder, AveyForCausalLM
+            ),
+            "no Avey language model can be read there": lambda folder: (
+                AveyForCausalLM.from_pretrained(folder / "nowhere")
+            ),
+        },
+    }
+)
+def test_a_folder_of_another_model_is_refused(tmp_path: Path, refused: Refusal) -> None:
+    refused(tmp_path)
 
 
 TEN = torch.arange(10)[None]

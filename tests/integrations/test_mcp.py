@@ -381,10 +381,10 @@ def test_a_new_version_is_followed(index: Path, server: Any, embedder: Embedder)
     assert call(server, "fetch", id="new").is_error
 
 
-def test_what_an_agent_gives_is_no_option_of_the_server(tmp_path: Path) -> None:
-    for name in ("k", "offset", "filter", "ids"):
-        with pytest.raises(ConfigError, match=f"{name}: given by the agent"):
-            make_server(tmp_path, **{name: None})
+@pytest.mark.parametrize("name", ["k", "offset", "filter", "ids"])
+def test_what_an_agent_gives_is_no_option_of_the_server(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: given by the agent"):
+        make_server(tmp_path, **{name: None})
 
 
 def test_with_an_address_of_the_page_citations_lead_there(
@@ -400,9 +400,12 @@ def test_with_an_address_of_the_page_citations_lead_there(
         assert found["url"] == begin + "doc=a%2Fb+c%26d&at=0"
         read = call(server, "fetch", id="a/b c&d", offset=4).structured_content
         assert read["url"] == begin + "doc=a%2Fb+c%26d&at=4"
-    for wrong in ("s.org", "https://s.org/#a", "javascript:alert(1)"):
-        with pytest.raises(ConfigError, match="http"):
-            make_server(tmp_path / "ix", model=embedder, page=wrong)
+
+
+@pytest.mark.parametrize("page", ["s.org", "https://s.org/#a", "javascript:alert(1)"])
+def test_an_address_that_is_no_page_is_refused(index: Path, embedder: Embedder, page: str) -> None:
+    with pytest.raises(ConfigError, match="http"):
+        make_server(index, model=embedder, page=page)
 
 
 def test_an_index_without_passages_is_searched_by_documents(

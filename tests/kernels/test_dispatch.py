@@ -12,6 +12,7 @@ import torch
 from aveyb_retrieval.errors import BackendError
 from aveyb_retrieval.kernels import dispatch
 from aveyb_retrieval.kernels.mixing import dynamic_mix
+from tests.refusals import Refusal, refusals
 
 SPLIT = torch.randn(1, 4, 8)
 
@@ -21,18 +22,22 @@ def test_the_cpu_takes_torch() -> None:
     assert not dispatch.use_triton("torch", SPLIT, operation="x")
 
 
-def test_an_order_that_cannot_be_carried_out_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("is_installed", "splits", "reason"),
+    [
+        (False, SPLIT, r"dynamic_mix: Triton is not installed .*pip install .*\[gpu\]"),
+        (True, SPLIT, "on cpu, kernels run on CUDA devices"),
+        (True, SPLIT.double(), r"not torch\.float64"),
+    ],
+    ids=["not installed", "cpu", "float64"],
+)
+def test_an_order_that_cannot_be_carried_out_says_why(
+    monkeypatch: pytest.MonkeyPatch, is_installed: bool, splits: torch.Tensor, reason: str
+) -> None:
     monkeypatch.setattr(dispatch, "_INTERPRETING", False)
-    monkeypatch.setattr(dispatch, "_TRITON_INSTALLED", False)
-    with pytest.raises(
-        BackendError, match=r"dynamic_mix: Triton is not installed .*pip install .*\[gpu\]"
-    ):
-        dynamic_mix(SPLIT, SPLIT, normalization="l1", eps=1e-12, backend="triton")
-    monkeypatch.setattr(dispatch, "_TRITON_INSTALLED", True)
-    with pytest.raises(BackendError, match="on cpu, kernels run on CUDA devices"):
-        dynamic_mix(SPLIT, SPLIT, normalization="l1", eps=1e-12, backend="triton")
-    with pytest.raises(BackendError, match=r"not torch\.float64"):
-        dynamic_mix(SPLIT.double(), SPLIT.double(), normalization="l1", eps=1e-12, backend="triton")
+    monkeypatch.setattr(dispatch, "_TRITON_INSTALLED", is_installed)
+    with pytest.raises(BackendError, match=reason):
+        dynamic_mix(splits, splits, normalization="l1", eps=1e-12, backend="triton")
 
 
 def test_a_limit_of_the_kernel_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,11 +50,16 @@ def test_a_limit_of_the_kernel_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> N
     assert not dispatch.use_triton("auto", SPLIT, operation="x", limit="too large")
 
 
-def test_unknown_names_are_refused() -> None:
-    with pytest.raises(BackendError, match="unknown backend 'cuda'"):
-        dispatch.use_triton("cuda", SPLIT, operation="x")
-    with pytest.raises(BackendError, match="unknown backend"), dispatch.force_backend("fast"):  # type: ignore[arg-type]
-        pass
+@refusals(
+    {
+        BackendError: {
+            "unknown backend 'cuda'": lambda: dispatch.use_triton("cuda", SPLIT, operation="x"),
+            "unknown backend": lambda: dispatch.force_backend("fast").__enter__(),
+        },
+    }
+)
+def test_unknown_names_are_refused(refused: Refusal) -> None:
+    refused()
 
 
 def test_forcing_changes_only_auto_and_ends_with_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
