@@ -555,14 +555,24 @@ def _plain(value: Any, depth: int = 0) -> Any:
         return value
     if isinstance(value, Mapping):
         return {str(k): _plain(v, depth + 1) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim):
         return [_plain(v, depth + 1) for v in value]
+    if isinstance(value, (set, frozenset)):
+        # in an order of its own: a set has another one in each process
+        return sorted((_plain(v, depth + 1) for v in value), key=_set_order)
     try:
         return _plain(to_plain(value), depth + 1)
     except TypeError:
         raise BadRecord(
             f"the metadata holds a value of type {type(value).__name__}, which is not JSON"
         ) from None
+
+
+def _set_order(value: Any) -> tuple[str, Any]:
+    """What orders the elements of a set: numbers by size, other values by their JSON."""
+    if isinstance(value, (int, float)):
+        return "", value
+    return "json", json.dumps(value, ensure_ascii=False)
 
 
 def to_plain(value: Any) -> Any:

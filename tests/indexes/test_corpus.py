@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -206,6 +207,28 @@ def test_ids_and_metadata_of_uuids_and_paths_are_texts() -> None:
     (item,) = read_corpus([{"_id": one, "text": "t", "of": one, "at": [PurePosixPath("a/b.txt")]}])
     assert isinstance(item, Record)
     assert (item.id, item.metadata) == (str(one), {"of": str(one), "at": ["a/b.txt"]})
+
+
+def test_arrays_and_sets_of_metadata_are_lists() -> None:
+    fields = {
+        "shape": np.array([[1, 2], [3, 4]], np.int32),
+        "days": np.array(["2024-05-06"], "datetime64[D]"),
+        "weights": {"by": np.array([0.5], np.float32)},
+        "tags": {"b", "a", "c"},
+        "mixed": frozenset({10, 9, "x", None, (1, 2), UUID(int=7)}),
+    }
+    (item,) = read_corpus([{"_id": "a", "text": "t", **fields}])
+    assert isinstance(item, Record)
+    assert item.metadata == {
+        "shape": [[1, 2], [3, 4]],
+        "days": ["2024-05-06"],
+        "weights": {"by": [0.5]},
+        "tags": ["a", "b", "c"],
+        "mixed": [9, 10, str(UUID(int=7)), "x", [1, 2], None],
+    }
+    (bad,) = read_corpus([{"_id": "a", "text": "t", "x": np.array([np.nan])}])
+    assert isinstance(bad, Rejected)
+    assert "nan" in bad.reason
 
 
 DEEP = "[" * 200 + "]" * 200
