@@ -19,7 +19,7 @@ import time
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -42,7 +42,6 @@ from aveyb_retrieval.indexes.store.copies import thread_digest
 from aveyb_retrieval.indexes.store.languages import DocumentLanguages, rules_of, stemmer_of
 from aveyb_retrieval.indexes.store.manifest import Counts
 from aveyb_retrieval.indexes.store.rows import CALLED, FORMS, VECTOR, WORDS, fixed_lists
-from aveyb_retrieval.indexes.store.segments import Text
 from aveyb_retrieval.indexes.store.shares import passage_shares
 from aveyb_retrieval.indexes.store.tables import (
     CODES,
@@ -85,6 +84,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.changes.transaction import Transaction
     from aveyb_retrieval.indexes.encoding import Encoding
     from aveyb_retrieval.indexes.model import Vectors
+    from aveyb_retrieval.indexes.store.segments import Text
     from aveyb_retrieval.indexes.store.tables import Tables
     from aveyb_retrieval.indexes.types import Progress
 
@@ -119,6 +119,66 @@ def metadata_columns(record: Record) -> dict[str, str | None]:
     }
 
 
+@dataclass(frozen=True, eq=False)
+class DocumentBatch:
+    """Documents that become rows.
+
+    Attributes:
+        made: The documents, `n` of them, with their vectors.
+        numbers: Their numbers `[n]`.
+        texts: What words are made of.
+        codes: Their languages.
+        columns: Their words and digests.
+        encoding: How vectors and words are made.
+    """
+
+    made: Sequence[Made]
+    numbers: IntArray
+    texts: Sequence[Text]
+    codes: Sequence[str]
+    columns: TextColumns
+    encoding: Encoding
+
+    @classmethod
+    def of(
+        cls,
+        made: Sequence[Made],
+        first_doc: int,
+        encoding: Encoding,
+        languages: DocumentLanguages,
+    ) -> DocumentBatch:
+        """Number documents from `first_doc`, and find their languages and words."""
+        texts = [_text_of(record, encoded, encoding) for record, encoded, _ in made]
+        codes = languages.of([text for _, text, _, _ in texts])
+        columns = columns_by_language(encoding, codes, texts)
+        numbers = np.arange(first_doc, first_doc + len(made))
+        return cls(made, numbers, texts, codes, columns, encoding)
+
+    @property
+    def records(self) -> list[Record]:
+        return [record for record, _, _ in self.made]
+
+    @property
+    def passage_counts(self) -> IntArray:
+        """How many passages documents have, `[n]`."""
+        return np.array([len(spans) for _, _, spans, _ in self.texts], np.int64)
+
+    @cached_property
+    def bounds(self) -> IntArray:
+        """The characters `[start, stop)` of all passages in their documents, `[p, 2]`."""
+        return np.concatenate([spans for _, _, spans, _ in self.texts])
+
+    @property
+    def vector_type(self) -> pa.DataType:
+        """The type of stored vectors, of documents and of passages."""
+        return schemas(self.encoding)["vectors"].field(VECTOR).type
+
+    def sums(self, of_passages: IntArray) -> list[int]:
+        """Add up values of passages `[p]` by document, `[n]`."""
+        owners = np.repeat(np.arange(len(self.made)), self.passage_counts)
+        return np.bincount(owners, of_passages, len(self.made)).astype(np.int64).tolist()
+
+
 def make_rows(
     made: Sequence[Made], first_doc: int, encoding: Encoding, languages: DocumentLanguages
 ) -> Rows:
@@ -127,117 +187,137 @@ def make_rows(
     """
     if not made:
         return {}, Counts()
-    shaped, with_passages = schemas(encoding), "passage" in encoding.kinds
-    texts = list[Text]()
-    for record, encoded, _ in made:
-        spans = encoded.spans if with_passages else encoded.spans[:0]
-        # not every model finds them
-        headings = getattr(encoded, "headings", None) or [""] * len(spans)
-        head = titled_words(record.title, record.keywords)
-        texts.append((head, record.text, spans, headings[: len(spans)]))
-    codes_of_texts = languages.of([text for _, text, _, _ in texts])
-    columns_of_texts = columns_by_language(encoding, codes_of_texts, texts)
-    of_passages = np.maximum(
-        pc.count_substring(columns_of_texts.passage_words, " ").to_numpy() - 1, 0
-    )
-    bounds = np.concatenate([spans for _, _, spans, _ in texts])
-    owners = np.repeat(np.arange(len(made)), [len(spans) for _, _, spans, _ in texts])
-    characters = np.bincount(owners, bounds[:, 1] - bounds[:, 0], len(made)).astype(np.int64)
-    words = np.bincount(owners, of_passages, len(made)).astype(np.int64)
-    documents, codes = list[dict[str, Any]](), list[bytes]()
-    weights = list[FloatArray]()
-    for doc, (record, encoded, tokens), (_, _, spans, _), code, character_count, word_count in zip(
-        itertools.count(first_doc),
-        made,
-        texts,
-        codes_of_texts,
-        characters.tolist(),
-        words.tolist(),
-        strict=False,
-    ):
-        own = getattr(encoded, "weights", None)  # not every model knows them
-        weights.append(np.ones(len(spans), np.float32) if own is None else own[: len(spans)])
-        documents.append(
-            {
-                "doc": doc,
-                "id": record.id,
-                "title": record.title,
-                "rank": rank_of(record.id),
-                "keywords": record.keywords or None,
-                "digest": content_digest(record.title, record.text, record.keywords),
-                "language": code if encoding.language == AUTO else None,
-                "weight": mean_weight(own, encoded.spans),
-                "passages": len(spans),
-                "tokens": encoded.n_tokens,
-                "cut_tokens": encoded.n_cut,
-                "characters": character_count,
-                "words": word_count,
-                CALLED: None,
-                **metadata_columns(record),
-            }
-        )
-        if tokens is not None:
-            ranges = (
-                tokens.ranges.tolist()
-                if encoding.tokens_of == "passage"
-                else [(0, len(tokens.codes))]
-            )
-            codes += [tokens.codes[start:stop].tobytes() for start, stop in ranges]
-    numbers = np.arange(first_doc, first_doc + len(made))
-    shares = [
-        passage_shares(record.title, text, spans)
-        for (record, *_), (_, text, spans, _) in zip(made, texts, strict=True)
-    ]
-    columns: dict[str, dict[str, Any]] = {
-        "texts": {
-            "doc": numbers,
-            "text": [text for _, text, _, _ in texts],
-            COPY: columns_of_texts.copies,
-            THREAD: [thread_digest(record.metadata) for record, _, _ in made],
-            WORDS: columns_of_texts.words,
-            FORMS: columns_of_texts.forms,
-            CALLED: names_by_language(encoding, codes_of_texts, [record for record, *_ in made]),
-        },
-        "passages": {
-            "passage": expand_passages(
-                np.stack([numbers, [len(spans) for _, _, spans, _ in texts]], axis=1)
-            ),
-            "start": bounds[:, 0],
-            "stop": bounds[:, 1],
-            "heading": list(itertools.chain.from_iterable(headings for *_, headings in texts)),
-            "text": list(
-                itertools.chain.from_iterable(
-                    texts_of_passages(text, spans) for _, text, spans, _ in texts
-                )
-            ),
-            COPY: columns_of_texts.passage_copies,
-            WEIGHT: np.concatenate(weights),
-            SHARE: np.concatenate(shares),
-            WORDS: columns_of_texts.passage_words,
-        },
+    batch = DocumentBatch.of(made, first_doc, encoding, languages)
+    documents = _document_rows(batch)
+    columns = _columns_by_table(batch)
+    rows = {
+        name: pa.Table.from_pydict({field: columns[name][field] for field in schema.names}, schema)
+        for name, schema in schemas(encoding).items()
+        if name in columns
+    }
+    rows["documents"] = pa.Table.from_pylist(documents, schemas(encoding)["documents"])
+    totals = {name: sum(row[name] for row in documents) for name in COUNTS}
+    cut_documents = sum(row["cut_tokens"] > 0 for row in documents)
+    return rows, Counts(documents=len(made), cut_documents=cut_documents, **totals)
+
+
+def _columns_by_table(batch: DocumentBatch) -> dict[str, dict[str, Any]]:
+    """The columns of all datasets but `documents`."""
+    encoding = batch.encoding
+    columns = {
+        "texts": _text_table(batch),
+        "passages": _passage_table(batch),
+        "vectors": _vector_table(batch),
     }
     if encoding.token_codec is not None:
-        columns["texts" if encoding.tokens_of == "document" else "passages"][CODES] = codes
-    kind = shaped["vectors"].field(VECTOR).type
-    of_passage = _of_passage(made) if with_passages else set()
-    with_document = range(len(made) if "document" in encoding.kinds else 0)
-    own = [doc for doc in with_document if doc not in of_passage]
-    vectors = np.array([made[doc][1].vector for doc in own]).reshape(len(own), encoding.dim)
-    columns["vectors"] = {"doc": numbers[own], VECTOR: fixed_lists(vectors, kind)}
-    if with_passages:
-        vectors = np.concatenate([encoded.passages for _, encoded, _ in made])
-        columns["passages"][VECTOR] = fixed_lists(vectors, kind)
-    rows = {
-        name: pa.Table.from_pydict(
-            {field: values[field] for field in shaped[name].names}, shaped[name]
+        columns["texts" if encoding.tokens_of == "document" else "passages"][CODES] = _codes(batch)
+    if "passage" in encoding.kinds:
+        vectors = np.concatenate([encoded.passages for _, encoded, _ in batch.made])
+        columns["passages"][VECTOR] = fixed_lists(vectors, batch.vector_type)
+    return columns
+
+
+def _text_of(record: Record, encoded: Encoded, encoding: Encoding) -> Text:
+    """What the words of a document and of its passages are made of."""
+    spans = encoded.spans if "passage" in encoding.kinds else encoded.spans[:0]
+    # not every model finds them
+    headings = getattr(encoded, "headings", None) or [""] * len(spans)
+    head = titled_words(record.title, record.keywords)
+    return head, record.text, spans, headings[: len(spans)]
+
+
+def _document_rows(batch: DocumentBatch) -> list[dict[str, Any]]:
+    """The rows of the dataset `documents`."""
+    passage_words = pc.count_substring(batch.columns.passage_words, " ").to_numpy() - 1
+    words = batch.sums(np.maximum(passage_words, 0))
+    characters = batch.sums(batch.bounds[:, 1] - batch.bounds[:, 0])
+    has_languages = batch.encoding.language == AUTO
+    return [
+        {
+            "doc": doc,
+            "id": record.id,
+            "title": record.title,
+            "rank": rank_of(record.id),
+            "keywords": record.keywords or None,
+            "digest": content_digest(record.title, record.text, record.keywords),
+            "language": batch.codes[place] if has_languages else None,
+            "weight": mean_weight(getattr(encoded, "weights", None), encoded.spans),
+            "passages": len(batch.texts[place][2]),
+            "tokens": encoded.n_tokens,
+            "cut_tokens": encoded.n_cut,
+            "characters": characters[place],
+            "words": words[place],
+            CALLED: None,
+            **metadata_columns(record),
+        }
+        for place, (doc, (record, encoded, _)) in enumerate(
+            zip(batch.numbers.tolist(), batch.made, strict=True)
         )
-        for name, values in columns.items()
+    ]
+
+
+def _text_table(batch: DocumentBatch) -> dict[str, Any]:
+    """The columns of the dataset `texts`."""
+    return {
+        "doc": batch.numbers,
+        "text": [text for _, text, _, _ in batch.texts],
+        COPY: batch.columns.copies,
+        THREAD: [thread_digest(record.metadata) for record in batch.records],
+        WORDS: batch.columns.words,
+        FORMS: batch.columns.forms,
+        CALLED: names_by_language(batch.encoding, batch.codes, batch.records),
     }
-    rows["documents"] = pa.Table.from_pylist(documents, shaped["documents"])
-    totals = {name: sum(row[name] for row in documents) for name in COUNTS}
-    return rows, Counts(
-        documents=len(made), cut_documents=sum(row["cut_tokens"] > 0 for row in documents), **totals
-    )
+
+
+def _passage_table(batch: DocumentBatch) -> dict[str, Any]:
+    """The columns of the dataset `passages`, but for vectors and codes."""
+    shares = [
+        passage_shares(record.title, text, spans)
+        for record, (_, text, spans, _) in zip(batch.records, batch.texts, strict=True)
+    ]
+    parts = [texts_of_passages(text, spans) for _, text, spans, _ in batch.texts]
+    headings = [headings for _, _, _, headings in batch.texts]
+    return {
+        "passage": expand_passages(np.stack([batch.numbers, batch.passage_counts], axis=1)),
+        "start": batch.bounds[:, 0],
+        "stop": batch.bounds[:, 1],
+        "heading": list(itertools.chain.from_iterable(headings)),
+        "text": list(itertools.chain.from_iterable(parts)),
+        COPY: batch.columns.passage_copies,
+        WEIGHT: _passage_weights(batch),
+        SHARE: np.concatenate(shares),
+        WORDS: batch.columns.passage_words,
+    }
+
+
+def _passage_weights(batch: DocumentBatch) -> FloatArray:
+    """How well the model knows passages, `[p]`."""
+    weights = []
+    for (_, encoded, _), count in zip(batch.made, batch.passage_counts.tolist(), strict=True):
+        own = getattr(encoded, "weights", None)  # not every model knows them
+        weights.append(np.ones(count, np.float32) if own is None else own[:count])
+    return np.concatenate(weights)
+
+
+def _codes(batch: DocumentBatch) -> list[bytes]:
+    """The codes of the tokens of documents, or of passages, which own them."""
+    of_passages = batch.encoding.tokens_of == "passage"
+    codes = []
+    for _, _, tokens in batch.made:
+        if tokens is not None:
+            owned = tokens.ranges.tolist() if of_passages else [(0, len(tokens.codes))]
+            codes += [tokens.codes[start:stop].tobytes() for start, stop in owned]
+    return codes
+
+
+def _vector_table(batch: DocumentBatch) -> dict[str, Any]:
+    """The columns of the dataset `vectors`: of documents whose vector no passage has."""
+    encoding, made = batch.encoding, batch.made
+    of_passage = _of_passage(made) if "passage" in encoding.kinds else set()
+    has_vectors = "document" in encoding.kinds
+    own = [doc for doc in range(len(made)) if has_vectors and doc not in of_passage]
+    vectors = np.array([made[doc][1].vector for doc in own]).reshape(len(own), encoding.dim)
+    return {"doc": batch.numbers[own], VECTOR: fixed_lists(vectors, batch.vector_type)}
 
 
 def mean_weight(weights: FloatArray | None, spans: IntArray) -> float:
