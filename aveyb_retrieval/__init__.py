@@ -29,7 +29,7 @@ _HOME = {
         "indexes.changes.verify": "Verdict verify_index",
         "indexes.cluster": "build_on_ray",
         "indexes.index": "Index",
-        "indexes.search.export": "VectorBatch",
+        "indexes.search.exported_vectors": "VectorBatch",
         "indexes.search.hit": "Hit Passage Result",
         "indexes.search.quotes": "QuoteCheck",
         "indexes.search.prompts": "hits_to_prompt source_to_prompt",

@@ -52,7 +52,7 @@ from aveyb_retrieval.indexes.changes.verify import Verdict as Verdict
 from aveyb_retrieval.indexes.changes.verify import verify_index as verify_index
 from aveyb_retrieval.indexes.cluster import build_on_ray as build_on_ray
 from aveyb_retrieval.indexes.index import Index as Index
-from aveyb_retrieval.indexes.search.export import VectorBatch as VectorBatch
+from aveyb_retrieval.indexes.search.exported_vectors import VectorBatch as VectorBatch
 from aveyb_retrieval.indexes.search.hit import Hit as Hit
 from aveyb_retrieval.indexes.search.hit import Passage as Passage
 from aveyb_retrieval.indexes.search.hit import Result as Result

@@ -64,6 +64,7 @@ def _page_route(path: str, name: str, media_type: str) -> Route:
     return Route(path, page)
 
 
+_CHANGES = {operation.method for operation in openapi.OPERATIONS if operation.right == "write"}
 _RIGHTS = {
     operation.path.split("/")[1]: operation.right
     for operation in openapi.OPERATIONS
@@ -71,8 +72,10 @@ _RIGHTS = {
 }
 
 
-def _right(path: str) -> Right | None:
-    """Return the right that a key needs to read a path; None if everybody may read it."""
+def _right(method: str, path: str) -> Right | None:
+    """Return the right that a key needs for a method and a path; None if everybody may read it."""
+    if method in _CHANGES:
+        return "write"
     if path in PAGE_PATHS:
         return None
     return _RIGHTS.get(path.strip("/").partition("/")[0], "search")

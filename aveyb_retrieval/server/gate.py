@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from aveyb_retrieval.server.metrics import Metrics
     from aveyb_retrieval.server.origins import Origins
 
-CHANGES = ("PUT", "PATCH", "DELETE")  # methods that need a key with the right to write
 PART_BYTES = 1 << 18  # of a body that are sent at once
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -49,7 +48,7 @@ _log = logging.getLogger("aveyb_retrieval.server")
 class Gate:
     """ASGI middleware that gives each request a ticket, or refuses it.
 
-    `right` returns the right that a key needs to read a path, None if everybody may read it.
+    `right` returns the right that a key needs for a method and a path, None if everybody may.
     """
 
     def __init__(
@@ -61,7 +60,7 @@ class Gate:
         log: AccessLog | None,
         origins: Origins,
         metrics: Metrics,
-        right: Callable[[str], Right | None],
+        right: Callable[[str, str], Right | None],
     ) -> None:
         self._app, self._limits, self._keys, self._log = app, limits, keys, log
         self._origins, self._metrics, self._right, self._pool = origins, metrics, right, Pool()
@@ -137,7 +136,7 @@ class Gate:
         if "transfer-encoding" in headers and "content-length" in headers:
             message = "both Content-Length and Transfer-Encoding; send one of them"
             return error_response(path, 400, message, headers={"Connection": "close"})
-        needed = "write" if method in CHANGES else self._right(path)
+        needed = self._right(method, path)
         is_open = needed is None and method in ("GET", "HEAD")
         right: Right = needed or "search"
         if refused := self._origins.refusal(headers, method, is_page=is_open):

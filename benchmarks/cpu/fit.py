@@ -55,6 +55,13 @@ MOVED = {
     "PASSAGE_MAXSIM_WEIGHT": (0.0, 0.75, 1.5, 3.0),
     "MAXSIM_WEIGHT": (0.0, 1.0, 2.0, 3.0, 4.0, 6.0),
 }
+# which each constant is read from
+MODULES = {
+    "COSINE_WEIGHT": passage_scores,
+    "NEIGHBOR_WEIGHT": passage_scores,
+    "PASSAGE_MAXSIM_WEIGHT": ranking,
+    "MAXSIM_WEIGHT": ranking,
+}
 WORDS = (3, 5, 8)  # a question has at most so many, or more
 
 
@@ -137,13 +144,9 @@ def ndcg(retriever: Retriever, task: Task, **options: Any) -> dict[str, float]:
     return evaluate(task.judgements, run, ["ndcg@10"]).per_query["ndcg@10"]
 
 
-def module_of(constant: str) -> Any:
-    return ranking if "MAXSIM" in constant else passage_scores
-
-
 def moved(constant: str, value: float) -> Any:
     """Let a constant of the scores have another value."""
-    return mock.patch.object(module_of(constant), constant, value)
+    return mock.patch.object(MODULES[constant], constant, value)
 
 
 def fit(data: Path, cache: Path, names: set[str]) -> Iterator[Fitted]:
@@ -203,7 +206,7 @@ def main() -> None:
             rows.append(each.row())
             print(" ".join(f"{key} {value}" for key, value in rows[-1].items()), flush=True)
     now = {"WEIGHT": WEIGHT} | {
-        constant: getattr(module_of(constant), constant) for constant in MOVED
+        constant: getattr(MODULES[constant], constant) for constant in MOVED
     }
     args.out.write_text(json.dumps({"now": now, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 

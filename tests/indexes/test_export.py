@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from aveyb_retrieval import Index, Retriever, VectorBatch, build_index
 from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.search import export
+from aveyb_retrieval.indexes.search import exported_vectors
 from aveyb_retrieval.indexes.search.hit import ARROW_COLUMNS, Result
 from aveyb_retrieval.indexes.store.place import describe
 from tests.indexes.conftest import make_documents
@@ -58,7 +58,7 @@ def test_vectors_are_those_of_the_documents_that_are_named(
     retriever: Retriever, monkeypatch: pytest.MonkeyPatch, unit: Any
 ) -> None:
     whole = joined(retriever.vectors(unit))
-    monkeypatch.setattr(export, "BATCH_DOCUMENTS", 4)
+    monkeypatch.setattr(exported_vectors, "BATCH_DOCUMENTS", 4)
     batches = list(retriever.vectors(unit))
     assert len(batches) > 5 and sum(map(len, batches)) == len(whole[0])
     ids, spans, vectors = joined(iter(batches))
@@ -167,8 +167,8 @@ def test_an_export_that_fails_leaves_the_file_that_was_there(
         yield next(batches(*arguments))
         raise OSError("the disk is gone")
 
-    batches = export.read_batches
-    monkeypatch.setattr(export, "read_batches", broken)
+    batches = exported_vectors.read_batches
+    monkeypatch.setattr(exported_vectors, "read_batches", broken)
     for name in ("v.parquet", "v.npy", "v.faiss"):
         with pytest.raises(OSError, match="disk is gone"):
             retriever.export_vectors(tmp_path / name, overwrite=True)

@@ -53,11 +53,17 @@ class OcrConditions(NamedTuple):
         return bool(now - known) or (bool(now) and self.seconds > before.seconds)
 
 
-def installed_languages() -> list[str] | None:
+def installed_languages(*, remembered: bool = False) -> list[str] | None:
     """Return the languages that Tesseract has data of, also "osd"; none without the program, None
     without pytesseract.
+
+    To ask a program takes as long as a small picture, and longer if it hangs: `remembered` are
+    those that it named when this process asked first.
     """
-    return None if find_spec("pytesseract") is None else _ask_languages(_program())
+    if find_spec("pytesseract") is None:
+        return None
+    ask = _first_answer if remembered else _ask_languages
+    return ask(_program())
 
 
 def _program() -> str:
@@ -84,14 +90,7 @@ def _ask_languages(program: str) -> list[str]:
     return sorted(filter(_LANGUAGE.fullmatch, map(str.strip, lines)))
 
 
-_languages_of = cache(_ask_languages)
-
-
-def _languages() -> list[str] | None:
-    """The installed languages, asked for once of a program: that takes as long as a small picture,
-    and longer where it hangs.
-    """
-    return None if find_spec("pytesseract") is None else _languages_of(_program())
+_first_answer = cache(_ask_languages)
 
 
 def ocr_conditions(limits: Limits) -> OcrConditions:
@@ -121,7 +120,7 @@ def why_no_ocr(limits: Limits, installed: list[str] | None) -> str:
 
 def why_unavailable(limits: Limits) -> str:
     """Return what this process would need to read pictures; "" where it can."""
-    return why_no_ocr(limits, _languages())
+    return why_no_ocr(limits, installed_languages(remembered=True))
 
 
 def most_pictures(size: int) -> int:
@@ -138,7 +137,7 @@ def read_pictures(
     Unreadable is the reason of that one alone.
     """
     workers, done = usable_processors(), 0
-    installed = _languages()
+    installed = installed_languages(remembered=True)
     waiting: deque[Future[PictureText | Unreadable]] = deque()
     limits.watch(0, total)
     with ThreadPoolExecutor(workers) as pool:
@@ -191,7 +190,7 @@ def read_picture(picture: Image, limits: Limits) -> PictureText:
 
     Raises Unrecognized: it takes too long, Tesseract fails, or is not installed.
     """
-    return _read_picture(picture, limits, _languages())
+    return _read_picture(picture, limits, installed_languages(remembered=True))
 
 
 def _read_picture(picture: Image, limits: Limits, installed: list[str] | None) -> PictureText:

@@ -64,28 +64,27 @@ class Package:
         """Return the bytes of a part, in the names of the transitional standard; None where there
         is none.
         """
-        stored = self._names.get(name.lstrip("/").lower())
-        if stored is None:
-            return None
         try:
-            return _STRICT.sub(
-                rb"http://schemas.openxmlformats.org/\1/2006/", read_member(self._archive, stored)
-            )
+            data = self._bytes(name)
         except Unreadable as error:
             self._lose(str(error))
             return None
+        transitional = rb"http://schemas.openxmlformats.org/\1/2006/"
+        return None if data is None else _STRICT.sub(transitional, data)
 
     def picture(self, name: str) -> bytes | None:
         """Return the bytes of a picture as they are; None where they are missing or damaged, which
         costs no more than the picture.
         """
-        stored = self._names.get(name.lstrip("/").lower())
-        if stored is None:
-            return None
         try:
-            return read_member(self._archive, stored)
+            return self._bytes(name)
         except Unreadable:
             return None
+
+    def _bytes(self, name: str) -> bytes | None:
+        """The bytes of a part as they are, None if there is none; Unreadable if it is damaged."""
+        stored = self._names.get(name.lstrip("/").lower())
+        return None if stored is None else read_member(self._archive, stored)
 
     def _lose(self, reason: str) -> None:
         if reason not in self.lost:  # a part may be looked at twice

@@ -307,8 +307,8 @@ def _mails(text: str, *, is_forwarding: bool = False) -> Iterator[tuple[_Mail | 
     stops = [*(heading.start() for heading in headings), len(text)]
     yield _Mail(text, 0, stops[0], is_forwarding=is_forwarding), 0
     for heading, stop in zip(headings, stops[1:], strict=True):
-        is_mail = _PACKED.match(heading[0]) or _HEAD.match(text, heading.end())
-        mail = _Mail(text, heading.end(), stop) if is_mail else None
+        begins_mail = _PACKED.match(heading[0]) or _HEAD.match(text, heading.end())
+        mail = _Mail(text, heading.end(), stop) if begins_mail else None
         yield mail, heading.start()
 
 

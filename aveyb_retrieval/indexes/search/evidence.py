@@ -47,6 +47,31 @@ SHORT_DOCUMENT_PASSAGES = (
 Ranked = list[tuple[int, float]]  # numbers of documents or passages with BM25, best first
 
 
+class DocumentParts:
+    """Some parts of documents, each read once; at most `MAX_DOCUMENTS_HELD` are kept."""
+
+    def __init__(self, view: EngineView, parts: tuple[Part, ...]) -> None:
+        self.parts = parts
+        self._view = view
+        self._documents: dict[int, StoredDocument] = {}
+
+    def holds(self, docs: Iterable[int]) -> bool:
+        """Whether all of these documents were read."""
+        return self._documents.keys() >= set(docs)
+
+    def read(self, docs: Iterable[int]) -> dict[int, StoredDocument]:
+        """Documents by number; IndexFormatError if one is not stored."""
+        listed = list(dict.fromkeys(docs))
+        # the questions of a long list
+        if len(self._documents.keys() | listed) > MAX_DOCUMENTS_HELD:
+            self._documents.clear()
+        new = [doc for doc in listed if doc not in self._documents]
+        if new:
+            self._documents.update(self._view.documents(new, self.parts))
+        check_stored(self._view, "document", listed, self._documents)
+        return {doc: self._documents[doc] for doc in listed}
+
+
 class DocumentReader:
     """Reads documents for all questions of one search, each once, and ahead in another thread."""
 
@@ -54,44 +79,26 @@ class DocumentReader:
         self.view = view
         by_fields = options.boost or options.sort is not None
         ranked_by: tuple[Part, ...] = ("title", "metadata") if by_fields else ("title",)
-        self._parts = ranked_by if view.lasting else PARTS
-        self._documents: dict[int, StoredDocument] = {}
-        self._metadata: dict[int, dict[str, Any]] = {}  # of documents that are read without it
+        self._ranked = DocumentParts(view, ranked_by if view.lasting else PARTS)
+        self._described = DocumentParts(view, ("metadata",))
         self._started: list[Callable[[], object]] = []
 
     def prefetch(self, docs: Sequence[int]) -> None:
         """Start to read documents, unless all were read or others are on their way."""
-        if self.view.lasting and not self._started and not self._documents.keys() >= set(docs):
-            self._started.append(start(partial(self._read, list(dict.fromkeys(docs)))))
+        if self.view.lasting and not self._started and not self._ranked.holds(docs):
+            self._started.append(start(partial(self._ranked.read, docs)))
 
     def read(self, docs: Iterable[int]) -> Mapping[int, StoredDocument]:
         """Documents by number; IndexFormatError where one is not stored."""
         while self._started:
             self._started.pop()()
-        return self._read(list(dict.fromkeys(docs)))
+        return self._ranked.read(docs)
 
     def metadata(self, docs: Iterable[int]) -> dict[int, dict[str, Any]]:
         """Their other fields, by number; IndexFormatError where a document is not stored."""
-        listed = list(dict.fromkeys(docs))
-        if "metadata" in self._parts:
-            return {doc: document.metadata for doc, document in self.read(listed).items()}
-        if len(self._metadata.keys() | listed) > MAX_DOCUMENTS_HELD:
-            self._metadata.clear()
-        new = [doc for doc in listed if doc not in self._metadata]
-        if new:
-            stored = self.view.documents(new, ("metadata",))
-            check_stored(self.view, "document", new, stored)
-            self._metadata.update((doc, stored[doc].metadata) for doc in new)
-        return {doc: self._metadata[doc] for doc in listed}
-
-    def _read(self, docs: list[int]) -> Mapping[int, StoredDocument]:
-        if len(self._documents.keys() | docs) > MAX_DOCUMENTS_HELD:  # the questions of a long list
-            self._documents.clear()
-        new = [doc for doc in docs if doc not in self._documents]
-        if new:
-            self._documents.update(self.view.documents(new, self._parts))
-        check_stored(self.view, "document", docs, self._documents)
-        return {doc: self._documents[doc] for doc in docs}
+        has_metadata = "metadata" in self._ranked.parts
+        documents = self.read(docs) if has_metadata else self._described.read(docs)
+        return {doc: document.metadata for doc, document in documents.items()}
 
 
 class WordRankings:

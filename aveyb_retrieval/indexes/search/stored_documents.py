@@ -15,7 +15,7 @@ import numpy as np
 
 from aveyb_retrieval.encoder.text.passages import names_of, outline
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
-from aveyb_retrieval.indexes.search.export import (
+from aveyb_retrieval.indexes.search.exported_vectors import (
     VectorBatch,
     read_batches,
     select_documents,

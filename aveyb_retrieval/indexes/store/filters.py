@@ -309,7 +309,7 @@ class FilterCompiler(ABC):
         if operator in ("$exists", "$is_empty"):
             return self._presence(field, operator, operand)
         if operator in ("$startsWith", "$regex"):
-            return self._letters(field, operator, _text(field, operator, operand))
+            return self._text_condition(field, operator, _text(field, operator, operand))
         if operator == "$contains":
             return self._contains(field, operand)
         if operator in ("$any", "$all"):
@@ -323,7 +323,7 @@ class FilterCompiler(ABC):
             f" {', '.join(_OPERATORS)}"
         )
 
-    def _letters(self, field: str, operator: object, text: str) -> FilterCondition:
+    def _text_condition(self, field: str, operator: object, text: str) -> FilterCondition:
         """The field begins with a text, or an expression matches it."""
         if operator == "$startsWith":
             return self.starts_with(field, text)
