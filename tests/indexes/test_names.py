@@ -23,7 +23,7 @@ from aveyb_retrieval.indexes.search.names import (
     score_within,
     sure_nats,
 )
-from aveyb_retrieval.indexes.store.called import called_by, name_words
+from aveyb_retrieval.indexes.store.called import called_by, name_text
 from aveyb_retrieval.indexes.store.words import Language, language
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
 from tests.recorder import record_calls
@@ -326,9 +326,9 @@ def test_words_that_may_call_a_document() -> None:
     question = "Did Best Buy's FY2018 revenue rise?"
     terms = question_terms(question, ENGLISH.words(question), ENGLISH)
     assert {"best", "buy", "bestbuy", "2018", "fy2018"} <= {*naming_words(terms, ENGLISH)}
-    stored = name_words(ENGLISH, "files/BESTBUY_2018_10K.pdf", "Form 10-K", {"client": "Best Buy"})
-    assert {"bestbuy", "2018", "best", "buy"} <= {*stored.split()}
-    assert name_words(ENGLISH, "", "", {}) == ""
+    text = name_text("files/BESTBUY_2018_10K.pdf", "Form 10-K", {"client": "Best Buy"})
+    assert {"bestbuy", "2018", "best", "buy"} <= {*ENGLISH.stored(text).split()}
+    assert ENGLISH.stored(name_text("", "", {})) == ""
 
 
 def test_joined_words_are_split_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import pytest
 from aveyb_retrieval import Index, Retriever, build_index
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.store import columns
-from aveyb_retrieval.indexes.store.columns import text_columns
+from aveyb_retrieval.indexes.store.columns import different_words, text_columns
 from aveyb_retrieval.indexes.store.copies import copy_digest
 from aveyb_retrieval.indexes.store.tables import held_words
 from aveyb_retrieval.indexes.store.words import (
@@ -315,6 +315,9 @@ def test_words_of_many_texts_and_their_passages_are_those_of_each_alone(
         for _, text, spans, _ in texts
         for start, stop in spans.tolist()
     ]
+    once = [spaced(" ".join(dict.fromkeys(words.split()))) for words in whole]
+    titled = [f"{title}\n{text}" for title, text, _, _ in texts]
+    assert different_words(rules, titled).to_pylist() == once
     expected = [whole, parts, forms, copies, passage_copies]
     assert [column.to_pylist() for column in text_columns(rules, texts)] == expected
     for text, one, written in zip(texts, whole, forms, strict=True):

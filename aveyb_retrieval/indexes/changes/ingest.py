@@ -36,8 +36,8 @@ from aveyb_retrieval.documents.records import (
 )
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.encoding import AUTO
-from aveyb_retrieval.indexes.store.called import name_words
-from aveyb_retrieval.indexes.store.columns import TextColumns, text_columns
+from aveyb_retrieval.indexes.store.called import name_text
+from aveyb_retrieval.indexes.store.columns import TextColumns, different_words, text_columns
 from aveyb_retrieval.indexes.store.copies import thread_digest
 from aveyb_retrieval.indexes.store.languages import DocumentLanguages, rules_of, stemmer_of
 from aveyb_retrieval.indexes.store.manifest import Counts
@@ -86,6 +86,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.model import Vectors
     from aveyb_retrieval.indexes.store.segments import Text
     from aveyb_retrieval.indexes.store.tables import Tables
+    from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import Progress
 
 Made = tuple["Record", "Encoded", "TokenCodes | None"]
@@ -258,6 +259,7 @@ def _document_rows(batch: DocumentBatch) -> list[dict[str, Any]]:
 
 def _text_table(batch: DocumentBatch) -> dict[str, Any]:
     """The columns of the dataset `texts`."""
+    names = [name_text(record.id, record.title, record.metadata) for record in batch.records]
     return {
         "doc": batch.numbers,
         "text": [text for _, text, _, _ in batch.texts],
@@ -265,7 +267,7 @@ def _text_table(batch: DocumentBatch) -> dict[str, Any]:
         THREAD: [thread_digest(record.metadata) for record in batch.records],
         WORDS: batch.columns.words,
         FORMS: batch.columns.forms,
-        CALLED: names_by_language(batch.encoding, batch.codes, batch.records),
+        CALLED: names_by_language(batch.encoding, batch.codes, names),
     }
 
 
@@ -332,29 +334,41 @@ def columns_by_language(
     encoding: Encoding, codes: Sequence[str], texts: Sequence[Text]
 ) -> TextColumns:
     """Return `text_columns` of documents, each by the rules of its language."""
-    if encoding.language != AUTO or len({*map(stemmer_of, codes)}) == 1:
-        return text_columns(rules_of(encoding, codes[:1]), texts)
-    ends = np.cumsum([len(spans) for _, _, spans, _ in texts])
-    parts, places, of_passages = list[TextColumns](), list[IntArray](), list[IntArray]()
-    for rules in dict.fromkeys(map(stemmer_of, codes)):
-        mine = np.array([i for i, code in enumerate(codes) if stemmer_of(code) == rules])
-        own = [texts[i] for i in mine.tolist()]
-        parts.append(text_columns(rules_of(encoding, [codes[mine[0]]]), own))
-        counts = np.array([len(spans) for _, _, spans, _ in own], np.int64)
-        places.append(mine)
-        of_passages.append(ranges(ends[mine] - counts, counts))
-    order, passages = (np.argsort(np.concatenate(numbers)) for numbers in (places, of_passages))
-    return TextColumns.concatenated(parts).take(order, passages)
+    by_rules = group_by_rules(encoding, codes)
+    parts = [
+        text_columns(rules, [texts[place] for place in places.tolist()])
+        for rules, places in by_rules
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    counts = np.array([len(spans) for _, _, spans, _ in texts], np.int64)
+    starts = np.cumsum(counts) - counts
+    documents = np.concatenate([places for _, places in by_rules])
+    passages = ranges(starts[documents], counts[documents])
+    return TextColumns.concatenated(parts).take(np.argsort(documents), np.argsort(passages))
 
 
-def names_by_language(
-    encoding: Encoding, codes: Sequence[str], records: Sequence[Record]
-) -> list[str]:
-    """Return the words that documents are called by, each by the rules of its language."""
-    rules = {code: rules_of(encoding, [code]) for code in dict.fromkeys(codes)}
+def names_by_language(encoding: Encoding, codes: Sequence[str], texts: Sequence[str]) -> pa.Array:
+    """Return the words that documents are called by, of each `name_text` by the rules of its
+    language.
+    """
+    by_rules = group_by_rules(encoding, codes)
+    parts = [
+        different_words(rules, [texts[place] for place in places.tolist()])
+        for rules, places in by_rules
+    ]
+    documents = np.concatenate([places for _, places in by_rules])
+    return pa.concat_arrays(parts).take(pa.array(np.argsort(documents)))
+
+
+def group_by_rules(encoding: Encoding, codes: Sequence[str]) -> list[tuple[Language, IntArray]]:
+    """Return the rules of documents' languages, each with the places of its documents `[m]`."""
+    if encoding.language != AUTO:
+        return [(rules_of(encoding), np.arange(len(codes)))]
+    names = np.array([stemmer_of(code) for code in codes])
     return [
-        name_words(rules[code], record.id, record.title, record.metadata)
-        for record, code in zip(records, codes, strict=True)
+        (rules_of(encoding, [codes[int(places[0])]]), places)
+        for places in (np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist()))
     ]
 
 

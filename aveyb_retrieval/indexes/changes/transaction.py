@@ -31,11 +31,11 @@ import pyarrow as pa
 from aveyb_retrieval import files
 from aveyb_retrieval.documents.records import OcrTry  # msgspec reads it  # noqa: TC001
 from aveyb_retrieval.errors import AveyBError, ConfigError, DiskError, IndexFormatError
-from aveyb_retrieval.indexes.changes.ingest import metadata_columns
+from aveyb_retrieval.indexes.changes.ingest import metadata_columns, names_by_language
 from aveyb_retrieval.indexes.encoding import Encoding  # msgspec reads it  # noqa: TC001
-from aveyb_retrieval.indexes.store.called import name_words
+from aveyb_retrieval.indexes.store.called import name_text
 from aveyb_retrieval.indexes.store.dataset import newer_versions
-from aveyb_retrieval.indexes.store.languages import MAIN, rules_of
+from aveyb_retrieval.indexes.store.languages import MAIN
 from aveyb_retrieval.indexes.store.manifest import (
     DOCUMENTS,
     FOLDERS,
@@ -355,25 +355,33 @@ class Transaction:
             columns = [name for name in dataset.schema.names if name != dataset.key]
             rows = dataset.take(numbers[start : start + _REWRITTEN_ROWS], columns).to_pylist()
             pairs = [(row, change(row)) for row in rows]
-            changed = [
-                {**row, **values, CALLED: self._names_after(row, values)}
-                for row, values in pairs
-                if _differ(row, values)
-            ]
-            if changed:
+            pairs = [(row, values) for row, values in pairs if _differ(row, values)]
+            if pairs:
+                changed = self._changed(pairs)
                 docs_changed = np.array([row[dataset.key] for row in changed], dtype=np.int64)
                 rows_changed = pa.Table.from_pylist(changed, dataset.schema)
                 self.tables.replace_documents(docs_changed, rows_changed)
-            rewritten += len(changed)
+            rewritten += len(pairs)
         return rewritten
 
-    def _names_after(self, row: Mapping[str, Any], values: Mapping[str, Any]) -> str | None:
-        """The column `CALLED` of a row whose `values` change."""
-        if not _differ(row, {name: values[name] for name in _NAMING if name in values}):
-            return row[CALLED]
-        new = {**row, **values}
-        rules = rules_of(self.state.encoding, [row["language"] or MAIN])
-        return name_words(rules, new["id"], new["title"], json.loads(new["metadata"]))
+    def _changed(
+        self, pairs: Iterable[tuple[dict[str, Any], dict[str, Any]]]
+    ) -> list[dict[str, Any]]:
+        """Rows with values that change, and what these make of the column `CALLED`."""
+        changed, renamed = list[dict[str, Any]](), list[dict[str, Any]]()
+        for row, values in pairs:
+            changed.append({**row, **values})
+            if _differ(row, {name: values[name] for name in _NAMING if name in values}):
+                renamed.append(changed[-1])
+        if renamed:
+            codes = [row["language"] or MAIN for row in renamed]
+            texts = [
+                name_text(row["id"], row["title"], json.loads(row["metadata"])) for row in renamed
+            ]
+            names = names_by_language(self.state.encoding, codes, texts)
+            for row, words in zip(renamed, names.to_pylist(), strict=True):
+                row[CALLED] = words
+        return changed
 
     def remove(self, docs: IntArray) -> None:
         """Delete documents from the datasets, and what is counted of them; those that are not there

@@ -13,8 +13,6 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
-from aveyb_retrieval.indexes.store.words import spaced
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
@@ -52,13 +50,9 @@ def called_by(
     return CalledBy(*(language.stored(with_parts(text)) for text in texts))
 
 
-def name_words(
-    language: Language, document_id: str, title: str, metadata: Mapping[str, Any]
-) -> str:
-    """Return the words that a document is called by without its text, as they are stored."""
-    texts = _named_by(document_id, title, metadata)
-    words = "".join(language.stored(with_parts(text)) for text in texts).split()
-    return spaced(" ".join(dict.fromkeys(words)))
+def name_text(document_id: str, title: str, metadata: Mapping[str, Any]) -> str:
+    """Return the text whose different words a document is called by without its own."""
+    return "\n".join(map(with_parts, _named_by(document_id, title, metadata)))
 
 
 def _named_by(document_id: str, title: str, metadata: Mapping[str, Any]) -> tuple[str, str]:

@@ -85,6 +85,17 @@ def text_columns(rules: Language, texts: Iterable[Text]) -> TextColumns:
     return TextColumns.concatenated(columns)
 
 
+def different_words(rules: Language, texts: Iterable[str]) -> pa.Array:
+    """Return the different words of each text, in the order in which they are stored."""
+    segments = Segments.of(piece for text in texts for piece in (text, " "))
+    different, numbers, firsts = _runs(segments)
+    lines = _lines(rules, different)
+    in_order, second_words = lines[0::3], lines[1::3]
+    has_second_words = np.array([bool(line) for line in second_words], np.bool_)
+    followed = _followed(has_second_words, numbers, np.diff(firsts[::2]))
+    return _written([*in_order, *second_words], *followed)
+
+
 def _columns_of_long(rules: Language, text: Text) -> TextColumns:
     """The same of one long text."""
     in_order, second_words, written = list[str](), list[str](), dict[str, None]()
@@ -185,7 +196,7 @@ class _Columns:
                 counts.reshape(-1, len(pieces)).sum(axis=1),
             )
 
-        run_lines = "\n".join(map(rules.split_runs.__getitem__, different)).split("\n")
+        run_lines = _lines(rules, different)
         in_order, more = run_lines[0::3], run_lines[1::3]
         words = pa.array([*(f" {line}" for line in chain(in_order, more)), " "], pa.large_string())
         has_second_words = np.array([bool(line) for line in more], np.bool_)
@@ -215,15 +226,27 @@ def _runs(segments: Segments) -> tuple[list[str], IntArray, IntArray]:
     return different, runs, stops[segments.firsts]
 
 
+def _lines(rules: Language, runs: Iterable[str]) -> list[str]:
+    """The three lines of each run, as `Language.split_runs` makes them."""
+    return "\n".join(map(rules.split_runs.__getitem__, runs)).split("\n")
+
+
 def _stored(
     words: pa.Array, has_second_words: BoolArray, numbers: IntArray, counts: IntArray
 ) -> pa.Array:
     """The words of rows of runs, then the second words that these are found by, which lie behind
     all words.
     """
+    return _column(words, *_followed(has_second_words, numbers, counts))
+
+
+def _followed(
+    has_second_words: BoolArray, numbers: IntArray, counts: IntArray
+) -> tuple[IntArray, IntArray]:
+    """The runs of rows, followed by the numbers of their second words."""
     rows, second_words = _second(has_second_words, numbers, counts)
     numbers = np.insert(numbers, np.cumsum(counts)[rows], second_words)
-    return _column(words, numbers, counts + np.bincount(rows, minlength=len(counts)))
+    return numbers, counts + np.bincount(rows, minlength=len(counts))
 
 
 def _second(

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import cache
 from hashlib import blake2b
-from itertools import chain, islice
-from operator import or_
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -123,8 +123,11 @@ _NUMBER_BEGINS = regex.compile(r"\p{Sc}?[.,]?\d")
 _UNIT_BEGINS = re.compile(_UNIT)
 _UNIT_LETTERS = frozenset("kKMGTP")
 _BREAKS = re.compile(r"[^\W\d_]-\Z")
-_LETTER_BEGINS = re.compile(r"[^\W\d_]")
-_MEASURE, _NEGATIVE, _PRODUCT, _BREAK, _DASH = (np.uint8(1 << bit) for bit in range(5))
+_LETTER = re.compile(r"[^\W\d_]")
+_MEASURE, _NEGATIVE, _PRODUCT, _BREAK, _DASH, _SEVERAL_SIGNS = (1 << bit for bit in range(6))
+_NO_WORD_SIGNS = ".,;:\"'()[]{}"  # beside letters
+_DIGEST_BYTES = 8
+_NO_DIGEST = NO_WORDS.to_bytes(_DIGEST_BYTES, "little")
 
 
 def segment_copy_digests(
@@ -133,43 +136,50 @@ def segment_copy_digests(
     """The digests of texts and of passages, int64 `[n]` and `[p]`, that are ranges of pieces
     `[n, 2]` and `[p, 2]`: to the bit those that `copy_digest` makes of each.
     """
-    of_texts, of_passages = segments.firsts[texts], segments.firsts[passages]
+    places = segments.firsts[np.concatenate([texts, passages])]
     forms, words = _forms_and_words(segments.different)
-    depends = _depends_on_next(segments, forms, np.concatenate([of_texts, of_passages]))
+    depends = _depends_on_next(segments, forms, places)
     data, offsets = _words_of_places(segments, words, depends)
     is_within = np.concatenate([[False], depends])  # whether a place follows one that depends on it
-    digests = dict[tuple[int, int], int]()
-
-    def digest(first: int, last: int) -> int:
-        if is_within[first] or is_within[last]:
-            return copy_digest(segments.source(first, last))
-        start, stop = int(offsets[first]), int(offsets[last])
-        return _hash(data[start + 1 : stop]) if start < stop else NO_WORDS
-
-    def digests_of(places: IntArray) -> IntArray:
-        pairs = [(first, last) for first, last in places.tolist()]
-        for pair in pairs:
-            if pair not in digests:
-                digests[pair] = digest(*pair)
-        return np.array([digests[pair] for pair in pairs], np.int64)
-
-    return digests_of(of_texts), digests_of(of_passages)
+    digests, out = dict[tuple[int, int], bytes](), list[bytes]()
+    for start, stop in offsets[places].tolist():
+        if (start, stop) not in digests:
+            # a blank is before the first word, too
+            hashed = blake2b(data[start + 1 : stop], digest_size=_DIGEST_BYTES).digest()
+            digests[start, stop] = hashed if start < stop else _NO_DIGEST
+        out.append(digests[start, stop])
+    made = np.frombuffer(b"".join(out), "<i8").astype(np.int64)
+    for row in np.flatnonzero(is_within[places].any(axis=1)).tolist():
+        made[row] = copy_digest(segments.source(*places[row].tolist()))
+    return made[: len(texts)], made[len(texts) :]
 
 
 def _forms_and_words(segments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Segments in one form, and the normalized words of each, with one space between."""
-    forms, words = list[str](), list[str]()
-    for start in range(0, len(segments), _SEGMENTS_AT_ONCE):
-        block = segments[start : start + _SEGMENTS_AT_ONCE]
-        joined = _in_one_form(_APART.join(block))
-        own_forms = joined.split(_APART)
-        own_words = " ".join(_words_in(joined)).split("\0")
-        if joined.count("\0") >= len(block):  # texts with NUL are possible
-            own_forms = [_in_one_form(segment) for segment in block]
-            own_words = [" ".join(_words_in(form)) for form in own_forms]
-        forms += own_forms
-        words += [of_segment.strip(" ") for of_segment in own_words]
+    """Segments in one form, and the normalized words of each, with a blank before each word."""
+    forms, words, others = [*segments], list[str](), list[int]()
+    for place, segment in enumerate(segments):
+        letters = segment.strip(_NO_WORD_SIGNS)
+        is_plain = letters.isascii() and letters.isalpha()
+        words.append(f" {letters.lower()}" if is_plain else "")
+        if not is_plain:
+            others.append(place)
+    for start in range(0, len(others), _SEGMENTS_AT_ONCE):
+        block = others[start : start + _SEGMENTS_AT_ONCE]
+        normalized = _normalize([segments[place] for place in block])
+        for place, form, of_segment in zip(block, *normalized, strict=True):
+            forms[place] = form
+            words[place] = f" {of_segment}" if of_segment else ""
     return forms, words
+
+
+def _normalize(segments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The same of any segments, without the first blank."""
+    joined = _in_one_form(_APART.join(segments))
+    if joined.count("\0") >= len(segments):  # texts with NUL are possible
+        forms = [_in_one_form(segment) for segment in segments]
+        return forms, [" ".join(_words_in(form)) for form in forms]
+    words = " ".join(_words_in(joined)).split("\0")
+    return joined.split(_APART), [of_segment.strip(" ") for of_segment in words]
 
 
 def _depends_on_next(segments: Segments, forms: Sequence[str], texts: IntArray) -> BoolArray:
@@ -194,36 +204,42 @@ def _edges(forms: Sequence[str]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.
     """How segments in one form `[s]` end, and how they begin: one and the next with a bit in common
     depend on each other.
     """
-    breaks = [form[-1:] == "-" and bool(_BREAKS.search(form)) for form in forms]
-    begins_number = [bool(_NUMBER_BEGINS.match(form)) for form in forms]
-    # what a break joins may be a unit
-    begins_unit = [
-        form[:1] in _UNIT_LETTERS and (is_broken or bool(_UNIT_BEGINS.match(form)))
-        for form, is_broken in zip(forms, breaks, strict=True)
-    ]
-    begins_factor = [form[:1] == "*" for form in forms]
-    ends = [
-        (_MEASURE, [form[-1:].isdecimal() for form in forms]),
-        (_NEGATIVE, [form[-1:] == "(" for form in forms]),
-        (_PRODUCT, [form[-1:] == "*" for form in forms]),
-        (_BREAK, breaks),
-        (_DASH, [form == "-" for form in forms]),
-    ]
-    begins = [
-        (_MEASURE, [*map(or_, begins_unit, begins_factor)]),
-        (_NEGATIVE, begins_number),
-        (_PRODUCT, [form[:1].isdecimal() for form in forms]),
-        (_BREAK, [bool(_LETTER_BEGINS.match(form)) for form in forms]),
-        (_DASH, begins_number),
-    ]
-    return _bits(ends, len(forms)), _bits(begins, len(forms))
+    ends = np.array([*map(_ending, [form[-1:] for form in forms])], np.uint8)
+    begins = np.array([*map(_beginning, [form[:1] for form in forms])], np.uint8)
+    for place in np.flatnonzero(ends & _SEVERAL_SIGNS).tolist():
+        ends[place] = (_DASH if forms[place] == "-" else 0) | (
+            _BREAK if _BREAKS.search(forms[place]) else 0
+        )
+    for place in np.flatnonzero(begins & _SEVERAL_SIGNS).tolist():
+        form = forms[place]
+        # what a break joins may be a unit
+        is_unit = form[0] in _UNIT_LETTERS and (_UNIT_BEGINS.match(form) or _BREAKS.search(form))
+        begins[place] = (
+            (_MEASURE if is_unit else 0)
+            | (_NEGATIVE | _DASH if _NUMBER_BEGINS.match(form) else 0)
+            | (_BREAK if _LETTER.match(form) else 0)
+        )
+    return ends, begins
 
 
-def _bits(flags: Sequence[tuple[np.uint8, Sequence[bool]]], count: int) -> npt.NDArray[np.uint8]:
-    bits = np.zeros(count, np.uint8)
-    for bit, is_set in flags:
-        bits[np.array(is_set, np.bool_)] |= bit
-    return bits
+@cache
+def _ending(last: str) -> int:
+    """The bits of `_edges` by the last letter."""
+    if last.isdecimal():
+        return _MEASURE
+    return {"(": _NEGATIVE, "*": _PRODUCT, "-": _SEVERAL_SIGNS}.get(last, 0)
+
+
+@cache
+def _beginning(first: str) -> int:
+    """The bits of `_edges` by the first letter."""
+    if first.isdecimal():
+        return _NEGATIVE | _PRODUCT | _DASH
+    if first in ("", "*"):
+        return _MEASURE if first else 0
+    if first in _UNIT_LETTERS or _NUMBER_BEGINS.match(f"{first}1"):
+        return _SEVERAL_SIGNS
+    return _BREAK if _LETTER.match(first) else 0
 
 
 def _words_of_places(
@@ -246,13 +262,7 @@ def _words_of_places(
     _, more = _forms_and_words([*different])
     numbers[heads] = [different[source] for source in sources]
     numbers[follows] = len(words) + len(more)
-    spelled = pa.array(
-        [*(f" {word}" if word else "" for word in chain(words, more)), ""], pa.large_string()
-    )
+    spelled = pa.array([*words, *more, ""], pa.large_string())
     _, offsets, data = spelled.take(pa.array(numbers)).buffers()
     edges = np.frombuffer(offsets, np.int64)[: len(numbers) + 1]
     return memoryview(data or b""), edges
-
-
-def _hash(words: memoryview) -> int:
-    return int.from_bytes(blake2b(words, digest_size=8).digest(), "little", signed=True)
