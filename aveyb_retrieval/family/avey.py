@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import nn
@@ -35,6 +35,7 @@ from aveyb_retrieval.family.config import AveyConfig, AveySettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from typing import Self
 
 RANKED_TOKENS = 1024  # tokens whose cosines with the whole text exist at once
 # Scores that differ by rounding alone are ties, which the earlier split wins, however they were
@@ -176,9 +177,7 @@ class AveyForCausalLM(PreTrainedModel, GenerationMixin):
             init.xavier_normal_(module.spatial_proj)
 
     @classmethod
-    def from_released(
-        cls, state_dict: Mapping[str, torch.Tensor], **settings: Any
-    ) -> AveyForCausalLM:
+    def from_released(cls, state_dict: Mapping[str, torch.Tensor], **settings: Any) -> Self:
         """Build the model, in evaluation mode, from a released checkpoint's tensors and settings.
 
         Args:
@@ -199,7 +198,7 @@ class AveyForCausalLM(PreTrainedModel, GenerationMixin):
         return model.eval()
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Self:
         """Load a model whose every parameter is in the checkpoint, from safetensors only.
 
         Takes what transformers' `from_pretrained` takes; a folder or hub name in the authors'
@@ -219,7 +218,8 @@ class AveyForCausalLM(PreTrainedModel, GenerationMixin):
             ) from error
         model, info = loaded
         _check_names(str(name), info["missing_keys"], info["unexpected_keys"])
-        return (model, info) if wants_info else model
+        # with the information that transformers' users may ask for, as there
+        return cast("Self", (model, info) if wants_info else model)
 
     @classmethod
     def _supports_default_dynamic_cache(cls) -> bool:

@@ -4,6 +4,7 @@ started at random.
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 import subprocess
@@ -26,9 +27,15 @@ from transformers import ModernBertModel as TheirModel
 from aveyb_retrieval.encoder.config import RELEASED, AveyBConfig
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
+from aveyb_retrieval.encoder.network.heads import (
+    AveyBForSequenceClassification,
+    AveyBForTokenClassification,
+)
 from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ModelError
+from aveyb_retrieval.family.avey import AveyForCausalLM
+from aveyb_retrieval.family.funnel import FunnelAveyBModel
 from tests.data.make_released import authors_order
 from tests.encoder.models import small_config, small_model
 from tests.encoder.onnx.forms import store_table_in_int8
@@ -281,3 +288,22 @@ def test_tensors_and_a_name_at_once_are_refused_as_transformers_does(folder: Pat
         ValueError, match="`state_dict` cannot be passed together with a model name"
     ):
         AveyBModel.from_pretrained(folder, state_dict=tensors)
+
+
+@pytest.mark.parametrize("name", ["from_pretrained", "from_released", "from_encoder"])
+@pytest.mark.parametrize(
+    "cls",
+    [
+        AveyBModel,
+        AveyBForMaskedLM,
+        AveyBForSequenceClassification,
+        AveyBForTokenClassification,
+        FunnelAveyBModel,
+        AveyForCausalLM,
+    ],
+)
+def test_a_type_checker_knows_what_is_loaded(cls: type, name: str) -> None:
+    load = getattr(cls, name, None)
+    if load is None:
+        pytest.skip(f"{cls.__name__} has no {name}")
+    assert inspect.signature(load).return_annotation == "Self"

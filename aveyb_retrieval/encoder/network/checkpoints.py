@@ -52,7 +52,7 @@ class CheckpointLoading:
         *,
         num_labels: int | None = None,
         **settings: Any,
-    ) -> Any:
+    ) -> Self:
         """Build the model, in evaluation mode, from the tensors and settings of a released
         checkpoint.
 
@@ -71,12 +71,8 @@ class CheckpointLoading:
         if num_labels is not None:
             config.num_labels = num_labels
         tensors = cls._of_released(state_dict)
-        return cls._checked(
-            "released checkpoint",
-            None,
-            (),
-            {"config": config, "state_dict": tensors, "dtype": torch.float32},
-        )
+        options = {"config": config, "state_dict": tensors, "dtype": torch.float32}
+        return cast("Self", cls._checked("released checkpoint", None, (), options))
 
     @classmethod
     def _of_released(cls, state_dict: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -20,6 +20,7 @@ from aveyb_retrieval.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import Self
 
     from aveyb_retrieval.encoder.config import AveyBConfig
     from aveyb_retrieval.encoder.text.wordpiece import Tokenizer
@@ -49,7 +50,7 @@ class _WithHead(AveyBPreTrainedModel):
         self.classifier = nn.Linear(config.hidden_size, config.num_labels or 2)
 
     @classmethod
-    def from_encoder(cls, name: Any, **settings: Any) -> Any:
+    def from_encoder(cls, name: Any, **settings: Any) -> Self:
         """Put a new head on a trained encoder, for fine-tuning.
 
         Args:
