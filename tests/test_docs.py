@@ -27,6 +27,7 @@ from aveyb_retrieval.cli import serve as serve_cli
 from aveyb_retrieval.cli.help import sections
 from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.onnx.export import export_onnx
+from tests.jsonl import write_jsonl
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +92,7 @@ def test_python_examples_run_in_order(
         )
         # LlamaIndex brings the vocabulary that it counts with
         monkeypatch.delenv("TIKTOKEN_CACHE_DIR", raising=False)
-    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in CORPUS))
+    write_jsonl(tmp_path / "corpus.jsonl", CORPUS)
     (tmp_path / "path" / "to").mkdir(parents=True)
     (tmp_path / "path" / "to" / "model").symlink_to(DEFAULT_MODEL)
     monkeypatch.chdir(tmp_path)

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from aveyb_retrieval import build_index
 from aveyb_retrieval.cli.index import main
 from tests.indexes.fake import FakeEmbedder, load_instead
+from tests.jsonl import write_jsonl
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,9 +48,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
 
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
-    path = tmp_path / "corpus.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    return path
+    return write_jsonl(tmp_path / "corpus.jsonl", ROWS)
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from aveyb_retrieval.training.settings import (
     MiningRules,
     MLMSettings,
 )
+from tests.jsonl import write_jsonl
 from tests.training.conftest import SENTENCES, tiny_config
 from tests.training.test_contrastive import TRIPLETS
 from tests.training.test_mlm import StopAfter
@@ -34,9 +35,8 @@ def call(*arguments: object) -> Result:
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("text") / "text.jsonl"
-    path.write_text("".join(json.dumps({"text": sentence}) + "\n" for sentence in SENTENCES))
-    return path
+    rows = ({"text": sentence} for sentence in SENTENCES)
+    return write_jsonl(tmp_path_factory.mktemp("text") / "text.jsonl", rows)
 
 
 @pytest.fixture(scope="module")
@@ -177,8 +177,7 @@ def test_mlm_then_contrastive_then_resume(text: Path, vocabulary: Path, tmp_path
     assert "held out loss: " in result.output
     assert (tmp_path / "mlm" / "metrics.jsonl").read_text().count("eval_accuracy") == 2
     assert json.loads((tmp_path / "mlm" / "run.json").read_text())["data"]["file 1"]["sha256"]
-    pairs = tmp_path / "pairs.jsonl"
-    pairs.write_text("".join(json.dumps(t) + "\n" for t in TRIPLETS[:8]))
+    pairs = write_jsonl(tmp_path / "pairs.jsonl", TRIPLETS[:8])
     arguments = (
         "contrastive",
         pairs,
@@ -209,8 +208,8 @@ def test_files_of_one_name_and_their_order_are_told_apart(tmp_path: Path) -> Non
 
 
 def test_mine_then_contrastive_on_what_was_mined(encoder: Path, tmp_path: Path) -> None:
-    pairs, triplets = tmp_path / "pairs.jsonl", tmp_path / "triplets.jsonl"
-    pairs.write_text("".join(json.dumps(t) + "\n" for t in TRIPLETS[:8]))
+    pairs = write_jsonl(tmp_path / "pairs.jsonl", TRIPLETS[:8])
+    triplets = tmp_path / "triplets.jsonl"
     arguments = (
         "mine",
         pairs,
@@ -287,8 +286,7 @@ def test_bad_input_ends_with_code_2_and_a_reason(
 ) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"query": "a"}\n')
-    pairs = tmp_path / "pairs.jsonl"
-    pairs.write_text("".join(json.dumps(t) + "\n" for t in TRIPLETS[:4]))
+    pairs = write_jsonl(tmp_path / "pairs.jsonl", TRIPLETS[:4])
     run = ("-o", tmp_path / "run", *RUN)
     triplets = ("-o", tmp_path / "triplets.jsonl", "--model", encoder)
     cases = [

@@ -7,12 +7,13 @@ from __future__ import annotations
 import io
 import re
 import zipfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from aveyb_retrieval.documents.readers.sheets import shown_number
 from aveyb_retrieval.encoder.text.passages import outline
+from tests.documents.written import save_office
 from tests.indexes.files import make_docx, make_zip
 
 if TYPE_CHECKING:
@@ -62,12 +63,6 @@ def edited(data: bytes, edit: Callable[[str, bytes], bytes | None]) -> bytes:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         files = {name: edit(name, archive.read(name)) for name in archive.namelist()}
     return make_zip({name: content for name, content in files.items() if content is not None})
-
-
-def saved(document: Any) -> bytes:
-    out = io.BytesIO()
-    document.save(out)
-    return out.getvalue()
 
 
 def lines(text: str) -> list[str]:
@@ -264,7 +259,7 @@ def test_slides_have_charts_numbers_and_comments_and_hidden_ones_are_told(read: 
     hidden = show.slides.add_slide(show.slide_layouts[1])
     hidden.shapes.title.text = "secret zirconium"
     hidden._element.set("show", "0")
-    found = read("a.pptx", saved(show))
+    found = read("a.pptx", save_office(show))
     assert lines(found.text) == [
         "# Plan",
         "(a) first",
@@ -332,7 +327,7 @@ def test_sheets_are_read_as_they_are_shown(read: Read) -> None:
     sheet.column_dimensions["D"].hidden = True
     sheet.row_dimensions[5].hidden = True
     book.create_sheet("cellar").sheet_state = "hidden"
-    found = read("a.xlsx", saved(book))
+    found = read("a.xlsx", save_office(book))
     assert lines(found.text) == [
         "# Sheet",
         "Region | Item | Share",
@@ -394,7 +389,7 @@ def test_texts_and_sheets_of_libreoffice(read: Read) -> None:
         entry.addElement(P(text=words))
         listed.addElement(entry)
     document.text.addElement(listed)
-    assert lines(read("a.odt", saved(document)).text) == [
+    assert lines(read("a.odt", save_office(document)).text) == [
         "The landlord pays.",
         "a) one",
         "b) two",
@@ -412,4 +407,8 @@ def test_texts_and_sheets_of_libreoffice(read: Read) -> None:
             assert number < 2
         table.addElement(row)
     sheets.spreadsheet.addElement(table)
-    assert lines(read("a.ods", saved(sheets)).text) == ["# Rates", "North | 7.5 %", "North | 01234"]
+    assert lines(read("a.ods", save_office(sheets)).text) == [
+        "# Rates",
+        "North | 7.5 %",
+        "North | 01234",
+    ]

@@ -6,7 +6,7 @@ import io
 import os
 import re
 import zipfile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,6 +17,7 @@ from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.records import Notice, Record, Rejected
 from tests.documents.scans import NEEDS_TESSERACT, drawn, pretended_tesseract, saved
 from tests.documents.test_scans import PATIENT, read_one
+from tests.documents.written import save_office
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -29,12 +30,6 @@ LOGO = saved(drawn("Ltd", size=(390, 190), height=40), "PNG")
 NEEDED = "OCR needs tesseract and its data, Debian: tesseract-ocr"
 
 
-def written(document: Any) -> bytes:
-    out = io.BytesIO()
-    document.save(out)
-    return out.getvalue()
-
-
 def letter(*contents: str | bytes) -> bytes:
     """A document of Word of paragraphs and pictures."""
     document = docx.Document()
@@ -43,7 +38,7 @@ def letter(*contents: str | bytes) -> bytes:
             document.add_paragraph(content)
         else:
             document.add_picture(io.BytesIO(content))
-    return written(document)
+    return save_office(document)
 
 
 def slides(*contents: list[str | bytes]) -> bytes:
@@ -56,7 +51,7 @@ def slides(*contents: list[str | bytes]) -> bytes:
                 slide.shapes.add_textbox(0, 0, 100, 100).text_frame.text = item
             else:
                 slide.shapes.add_picture(io.BytesIO(item), 0, 0)
-    return written(show)
+    return save_office(show)
 
 
 @NEEDS_TESSERACT
@@ -73,7 +68,7 @@ def test_a_picture_in_a_cell_is_read_in_its_row(tmp_path: Path) -> None:
     row = document.add_table(1, 2).rows[0].cells
     row[0].text = "Clause"
     row[1].paragraphs[0].add_run().add_picture(io.BytesIO(SCAN))
-    item = read_one(tmp_path, "a.docx", written(document))
+    item = read_one(tmp_path, "a.docx", save_office(document))
     assert isinstance(item, Record) and item.text.strip() == f"Clause | {WORDS}"
 
 
@@ -85,7 +80,7 @@ def test_pictures_on_slides_are_read_with_their_certainty_but_not_on_hidden_ones
     data = slides(["Leases", SCAN], ["Harbour", saved(hidden, "PNG")], [LOGO, "End"], [SCAN])
     show = pptx.Presentation(io.BytesIO(data))
     show.slides[1]._element.set("show", "0")
-    (tmp_path / "a.pptx").write_bytes(written(show))
+    (tmp_path / "a.pptx").write_bytes(save_office(show))
     notice, item = read_corpus(tmp_path, PATIENT)
     assert isinstance(item, Record) and isinstance(notice, Notice)
     assert notice.reason == "1 slide hidden and left out: 2"

@@ -22,7 +22,8 @@ class Block(NamedTuple):
     rows: tuple[tuple[str, ...], ...]
 
 
-def _saved(document: Any) -> bytes:
+def save_office(document: Any) -> bytes:
+    """The file of a document, of slides or of a workbook that its library writes."""
     out = io.BytesIO()
     document.save(out)
     return out.getvalue()
@@ -90,7 +91,7 @@ def write_docx(blocks: Sequence[Block]) -> bytes:
             paragraph = document.add_paragraph()
             for number, word in enumerate(rows[0][0].split(" ")):  # a run for each word
                 paragraph.add_run(" " * (number > 0) + word).bold = number % 2 == 0
-    return _saved(document)
+    return save_office(document)
 
 
 def write_odt(blocks: Sequence[Block]) -> bytes:
@@ -113,7 +114,7 @@ def write_odt(blocks: Sequence[Block]) -> bytes:
             document.text.addElement(_odf_table(rows, Table(name="t"), TableRow, TableCell, P))
         else:
             document.text.addElement(P(text=rows[0][0]))
-    return _saved(document)
+    return save_office(document)
 
 
 def _odf_table(
@@ -138,7 +139,7 @@ def write_ods(blocks: Sequence[Block]) -> bytes:
     for number, (_, rows) in enumerate(blocks):
         table = _odf_table(rows, Table(name=f"s{number}"), TableRow, TableCell, P)
         document.spreadsheet.addElement(table)
-    return _saved(document)
+    return save_office(document)
 
 
 def write_xlsx(blocks: Sequence[Block]) -> bytes:
@@ -150,7 +151,7 @@ def write_xlsx(blocks: Sequence[Block]) -> bytes:
         sheet = book.create_sheet(f"s{number}")
         for row in rows:
             sheet.append(list(row))
-    return _saved(book)
+    return save_office(book)
 
 
 def write_pptx(blocks: Sequence[Block]) -> bytes:
@@ -170,7 +171,7 @@ def write_pptx(blocks: Sequence[Block]) -> bytes:
             slide.shapes.add_textbox(0, 0, 100, 100).text_frame.text = "\n".join(
                 row[0] for row in rows
             )
-    return _saved(show)
+    return save_office(show)
 
 
 def write_pdf(blocks: Sequence[Block]) -> bytes:

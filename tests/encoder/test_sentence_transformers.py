@@ -14,16 +14,13 @@ import numpy as np
 import pytest
 import torch
 
-from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.encoder.embedders.sentence_transformers import (
     read_modules,
-    sentence_transformer,
 )
-from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.passages import PassageSize, cut_passages, repeat_title
-from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, ModelError
+from tests.encoder.models import save_byte_model
 from tests.refusals import Refusal, refusals
 
 if TYPE_CHECKING:
@@ -41,21 +38,9 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model of one token a byte, S = 32, with prompts."""
-    torch.manual_seed(0)
-    tokenizer = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)])
-    config = AveyBConfig.mini(
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=32,
-        num_hidden_layers=4,
-        split_size=32,
-        initializer_range=0.2,
+    return save_byte_model(
+        tmp_path_factory.mktemp("model"), query="query: ", document="text: ", split_size=32
     )
-    path = tmp_path_factory.mktemp("model")
-    sentence_transformer(
-        AveyBModel(config), tokenizer, path, prompts={"query": "query: ", "document": "text: "}
-    )
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,8 @@ from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.eval import data
 from aveyb_retrieval.eval.data import Corpus, Document, load_dataset
 from aveyb_retrieval.eval.tasks import PAPER, STANDARD, make_task
-from tests.eval.toys import DOCUMENTS, JUDGEMENTS, QUERIES, write_folder, write_jsonl
+from tests.eval.toys import DOCUMENTS, JUDGEMENTS, QUERIES, write_folder
+from tests.jsonl import write_jsonl
 from tests.refusals import Refusal, refusals
 
 

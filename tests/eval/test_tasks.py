@@ -15,7 +15,8 @@ from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import AsMeasured, PeerModel
 from aveyb_retrieval.eval.runner import run_system
 from aveyb_retrieval.eval.tasks import PAPER, STANDARD, make_task
-from tests.eval.toys import DOCUMENTS, JUDGEMENTS, QUERIES, ToyEmbedder, write_folder, write_jsonl
+from tests.eval.toys import DOCUMENTS, JUDGEMENTS, QUERIES, ToyEmbedder, write_folder
+from tests.jsonl import write_jsonl
 
 WORDS = [
     "are",

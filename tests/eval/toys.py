@@ -11,6 +11,7 @@ import numpy as np
 from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument
 from aveyb_retrieval.eval.runner import Result
 from tests.indexes.fake import FakeEmbedder, unit
+from tests.jsonl import write_jsonl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -74,11 +75,6 @@ def write_folder(folder: Path, *, spans: bool = False, dev: bool = True) -> Path
             [{"query-id": q, "corpus-id": d, "spans": s} for q, d, s in rows],
         )
     return folder
-
-
-def write_jsonl(path: Path, rows: Iterable[dict[str, object]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
 class ToyEmbedder(FakeEmbedder):

@@ -6,19 +6,15 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-import torch
 
 from aveyb_retrieval import Index, Retriever, build_index
-from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
-from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, PassageSize
-from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, ModelError
 from aveyb_retrieval.indexes.changes.verify import verify_index
 from aveyb_retrieval.indexes.store.place import describe, read_manifest
 from tests import one_change
+from tests.encoder.models import save_byte_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,20 +26,9 @@ LOG = "".join(f"{hour:02}:00 the pump ran at {hour * 7} degrees\n" for hour in r
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    torch.manual_seed(0)
-    tokenizer = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)])
-    config = AveyBConfig.mini(
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=32,
-        num_hidden_layers=4,
-        split_size=32,
-        initializer_range=0.2,
+    return save_byte_model(
+        tmp_path_factory.mktemp("model"), query="query: ", document="text: ", split_size=32
     )
-    path = tmp_path_factory.mktemp("model")
-    sentence_transformer(
-        AveyBModel(config), tokenizer, path, prompts={"query": "query: ", "document": "text: "}
-    )
-    return path
 
 
 def test_build_search_and_grow_with_our_encoder(

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 # without torch these cannot be imported, and the tests here are skipped one file after the other
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from sentence_transformers import SentenceTransformer
 
@@ -103,12 +102,6 @@ def make_student(
     return sentence_transformer(
         AveyBModel(tiny_config(**changes)), tokenizer, folder, prompts=prompts
     )
-
-
-def write_rows(path: Path, rows: Iterable[dict[str, Any]]) -> Path:
-    """Write a JSONL file; return its path."""
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def in_two_processes(function: Callable[[Path], None], folder: Path) -> None:

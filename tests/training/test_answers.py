@@ -14,8 +14,9 @@ from aveyb_retrieval.cli.train import main
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.training.answers import answer_examples, read_answer, read_answered
+from tests.jsonl import write_jsonl
 
-from .conftest import OBJECTS, SUBJECTS, VERBS, tiny_config, write_rows
+from .conftest import OBJECTS, SUBJECTS, VERBS, tiny_config
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,7 +43,7 @@ def test_answers_are_learned_from_the_command_line(encoder: Path, tmp_path: Path
         for v in VERBS[:4]
         for o in OBJECTS
     ]
-    data = write_rows(tmp_path / "data.jsonl", rows)
+    data = write_jsonl(tmp_path / "data.jsonl", rows)
     options = "--batch-size 8 --precision float32 --learning-rate 1e-2 --eps 1e-8 --steps 80"
     arguments = ["answer", str(data), "--model", str(encoder), "-o", str(tmp_path / "run")]
     result = CliRunner().invoke(main, [*arguments, *options.split(), "--device", "cpu"])
@@ -68,7 +69,7 @@ def test_an_answer_is_read_back_from_perfect_scores(
         [],
     ]
     data = [{"question": "what?", "context": CONTEXT, "answers": answer} for answer in answers]
-    rows = read_answered([write_rows(tmp_path / "data.jsonl", data)])
+    rows = read_answered([write_jsonl(tmp_path / "data.jsonl", data)])
     for example, text in zip(
         answer_examples(rows, tokenizer, 99),
         ("the boat", "heron\u2019s", "12 miles", ""),
@@ -116,4 +117,4 @@ def test_an_answer_is_read_back_from_perfect_scores(
 )
 def test_lines_that_cannot_be_used(rows: list[dict[str, Any]], words: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=words):
-        read_answered([write_rows(tmp_path / "data.jsonl", rows)])
+        read_answered([write_jsonl(tmp_path / "data.jsonl", rows)])

@@ -23,6 +23,7 @@ from aveyb_retrieval import Embedder
 from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.passages import PassageSize
+from tests.jsonl import write_jsonl
 
 from ..wordpiece import save_teacher
 from .conftest import RECIPES, SENTENCES, tiny_config
@@ -124,7 +125,7 @@ def test_the_whole_recipe_runs_from_toy_teachers_and_goes_on_where_it_was_killed
         "documents": [with_questions()],
     }
     for name, lines in rows.items():
-        (work / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+        write_jsonl(work / f"{name}.jsonl", lines)
     settings = {
         "WORK": str(work),
         "TEACHERS": str(tmp_path / "teachers"),
@@ -177,10 +178,8 @@ def test_documents_are_learned_and_the_rest_is_held(student: Path, tmp_path: Pat
 
 
 def test_documents_are_read_from_files(student: Path, tmp_path: Path) -> None:
-    (tmp_path / "documents.jsonl").write_text(json.dumps(with_questions()) + "\n")
-    (tmp_path / "texts.jsonl").write_text(
-        "".join(json.dumps({"text": text}) + "\n" for text in SENTENCES[:9])
-    )
+    write_jsonl(tmp_path / "documents.jsonl", [with_questions()])
+    write_jsonl(tmp_path / "texts.jsonl", ({"text": text} for text in SENTENCES[:9]))
     options = [
         "--texts",
         tmp_path / "texts.jsonl",
@@ -230,9 +229,7 @@ def test_texts_leave_out_what_evaluation_needs(
             {"_id": "2", "text": "who paints a gate"},
         ],
     }.items():
-        (tmp_path / "one" / f"{name}.jsonl").write_text(
-            "".join(json.dumps(row) + "\n" for row in rows)
-        )
+        write_jsonl(tmp_path / "one" / f"{name}.jsonl", rows)
     for split, line in {"test": "1\ta\t1", "train": "2\tb\t1"}.items():
         (tmp_path / "one" / "qrels" / f"{split}.tsv").write_text(
             f"query-id\tcorpus-id\tscore\n{line}\n"

@@ -18,6 +18,7 @@ from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.training.pretraining import NextTokens, pretrain, starting_model
 from aveyb_retrieval.training.run_folder import TrainingRun, read_metrics
 from aveyb_retrieval.training.settings import CausalSettings, MLMSettings, recipe
+from tests.jsonl import write_jsonl
 
 from .conftest import SENTENCES
 
@@ -131,8 +132,7 @@ def test_models_that_a_run_starts_from(tokenizer: AveyBTokenizer, tmp_path: Path
 
 def test_the_command(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
     tokenizer.save(tmp_path / "vocabulary")
-    text = tmp_path / "text.jsonl"
-    text.write_text("".join(json.dumps({"text": words}) + "\n" for words in SENTENCES[:40]))
+    text = write_jsonl(tmp_path / "text.jsonl", ({"text": words} for words in SENTENCES[:40]))
 
     def run(*options: object) -> tuple[int, str]:
         common = ["mlm", text, "-o", tmp_path / "run", "--device", "cpu", "--precision", "float32"]

@@ -22,6 +22,7 @@ from aveyb_retrieval.training.contrastive import (
 from aveyb_retrieval.training.run_folder import TrainingRun, read_metrics
 from aveyb_retrieval.training.settings import ContrastiveSettings
 from aveyb_retrieval.training.trainer import shared_arguments
+from tests.jsonl import write_jsonl
 
 from .conftest import (
     OBJECTS,
@@ -30,7 +31,6 @@ from .conftest import (
     VERBS,
     in_two_processes,
     make_student,
-    write_rows,
 )
 from .test_mlm import NaNAt, StopAfter, same, same_to
 
@@ -83,7 +83,7 @@ def test_msmarco_schema_improves_ndcg(tokenizer: AveyBTokenizer, tmp_path: Path)
     before = ndcg_at_10(model, *question)
     folder = train_contrastive(
         model,
-        read_pairs([write_rows(tmp_path / "train.jsonl", trained)]),
+        read_pairs([write_jsonl(tmp_path / "train.jsonl", trained)]),
         TrainingRun(tmp_path / "run", DATA, device="cpu"),
         settings=replace(
             SETTINGS, steps=20, batch_size=16, learning_rate=8e-3, log_every=20, micro_batch=8
@@ -100,7 +100,7 @@ def test_msmarco_schema_improves_ndcg(tokenizer: AveyBTokenizer, tmp_path: Path)
 
 
 def test_interrupted_and_resumed_equals_unbroken(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
-    pairs = read_pairs([write_rows(tmp_path / "train.jsonl", TRIPLETS)])
+    pairs = read_pairs([write_jsonl(tmp_path / "train.jsonl", TRIPLETS)])
 
     def run(name: str, resume: bool = False):
         model = make_student(tmp_path / f"{name}-start", tokenizer)
@@ -127,7 +127,7 @@ def test_interrupted_and_resumed_equals_unbroken(tokenizer: AveyBTokenizer, tmp_
 def test_nan_stops_and_the_last_good_checkpoint_goes_on(
     tokenizer: AveyBTokenizer, tmp_path: Path
 ) -> None:
-    pairs = read_pairs([write_rows(tmp_path / "train.jsonl", TRIPLETS)])
+    pairs = read_pairs([write_jsonl(tmp_path / "train.jsonl", TRIPLETS)])
 
     def run(name: str, resume: bool = False, **changes: object):
         model = make_student(tmp_path / f"{name}-start", tokenizer, **changes)
@@ -182,7 +182,7 @@ def two_process_run(folder: Path) -> None:
 @pytest.mark.slow
 def test_two_processes_equal_one(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
     tokenizer.save(tmp_path / "vocabulary")
-    write_rows(tmp_path / "train.jsonl", TRIPLETS)
+    write_jsonl(tmp_path / "train.jsonl", TRIPLETS)
     two_process_run(tmp_path)
     in_two_processes(two_process_run, tmp_path)
     same_to(1e-5, tmp_path / "1" / "model", tmp_path / "2" / "model")
@@ -202,7 +202,7 @@ def test_answers_of_the_same_question_are_no_negatives(
         {"query": "q two", "positive": "A ", "negative": "b"},
         {"query": "q three", "positive": "a", "negative": "z"},
     ]
-    labels = torch.tensor(duplicate_labels(read_pairs([write_rows(tmp_path / "a.jsonl", rows)])))
+    labels = torch.tensor(duplicate_labels(read_pairs([write_jsonl(tmp_path / "a.jsonl", rows)])))
     hidden = false_negatives(labels, torch.arange(4)).int().tolist()
     assert hidden == [  # positives a b A a, negatives x y b z
         [0, 1, 1, 1, 0, 0, 1, 0],
@@ -240,7 +240,7 @@ def test_duplicates_are_masked_in_a_run_unless_they_are_kept(
     tokenizer: AveyBTokenizer, tmp_path: Path
 ) -> None:
     rows = [{"query": "which river?", "positive": text} for text in SENTENCES[:8]]
-    pairs = read_pairs([write_rows(tmp_path / "a.jsonl", rows)])
+    pairs = read_pairs([write_jsonl(tmp_path / "a.jsonl", rows)])
     for choice in ("mask", "keep"):
         settings = replace(SETTINGS, steps=1, duplicates=choice)
         model = make_student(tmp_path / f"{choice}-start", tokenizer)
@@ -256,7 +256,7 @@ def test_long_texts_are_cut_while_training_and_told(
 ) -> None:
     rows = [{"query": f"q {i}", "positive": " ".join(SENTENCES[i : i + 3])} for i in range(8)]
     model = make_student(tmp_path / "start", tokenizer)
-    pairs, seen = read_pairs([write_rows(tmp_path / "a.jsonl", rows)]), []
+    pairs, seen = read_pairs([write_jsonl(tmp_path / "a.jsonl", rows)]), []
     encode = AveyBModel.encode_batch
     monkeypatch.setattr(
         AveyBModel,
@@ -281,7 +281,7 @@ def test_a_step_that_would_not_fit_is_refused_before_it_starts(
     tokenizer, tmp_path: Path, monkeypatch
 ) -> None:
     monkeypatch.setattr(trainer, "free_bytes", lambda device: 1 << 16)
-    pairs = read_pairs([write_rows(tmp_path / "a.jsonl", TRIPLETS)])
+    pairs = read_pairs([write_jsonl(tmp_path / "a.jsonl", TRIPLETS)])
     with pytest.raises(
         ConfigError,
         match=r"8 texts are read at once, .* need about .* GiB of memory, and 0.0 GiB are",
@@ -314,7 +314,7 @@ def test_matryoshka_learns_cut_vectors(tokenizer: AveyBTokenizer, tmp_path: Path
     ],
 )
 def test_names_of_sides(tmp_path: Path, record: dict, columns: list[str]) -> None:
-    rows = read_pairs([write_rows(tmp_path / "a.jsonl", [record])])
+    rows = read_pairs([write_jsonl(tmp_path / "a.jsonl", [record])])
     assert rows.column_names == columns
     assert list(rows[0].values()) == ["a", "b", "c"][: len(columns)]
 
@@ -346,12 +346,12 @@ def test_pairs_that_cannot_be_learned_are_refused(
     tmp_path: Path, records: list[dict], reason: str
 ) -> None:
     with pytest.raises(InputError, match=reason):
-        read_pairs([write_rows(tmp_path / "a.jsonl", records)])
+        read_pairs([write_jsonl(tmp_path / "a.jsonl", records)])
 
 
 def test_fields_named_by_the_user_and_a_limit_on_rows(tmp_path: Path) -> None:
     records = [{"q": f"q{i}", "query": "no", "hit": f"h{i}", "miss": f"m{i}"} for i in range(3)]
-    path = write_rows(tmp_path / "a.jsonl", records)
+    path = write_jsonl(tmp_path / "a.jsonl", records)
     rows = read_pairs(
         [path], columns={"anchor": "q", "positive": "hit", "negative": "miss"}, rows=2
     )
@@ -365,7 +365,7 @@ def test_fields_named_by_the_user_and_a_limit_on_rows(tmp_path: Path) -> None:
 
 
 def test_less_than_a_batch(tokenizer: AveyBTokenizer, tmp_path: Path) -> None:
-    pairs = read_pairs([write_rows(tmp_path / "a.jsonl", TRIPLETS[:3])])
+    pairs = read_pairs([write_jsonl(tmp_path / "a.jsonl", TRIPLETS[:3])])
     with pytest.raises(InputError, match="has 3 rows, less than one batch of 8"):
         train_contrastive(
             make_student(tmp_path / "m", tokenizer),

@@ -39,9 +39,10 @@ from aveyb_retrieval.training.tasks import (
     tagging,
     train_task,
 )
+from tests.jsonl import write_jsonl
 from tests.refusals import Refusal, refusals
 
-from .conftest import OBJECTS, SENTENCES, SUBJECTS, VERBS, tiny_config, write_rows
+from .conftest import OBJECTS, SENTENCES, SUBJECTS, VERBS, tiny_config
 
 FAST: dict[str, Any] = {
     "batch_size": 8,
@@ -67,7 +68,7 @@ def encoder(tokenizer: AveyBTokenizer, tmp_path_factory: pytest.TempPathFactory)
 
 def labeled(path: Path, count: int = 96) -> Path:
     rows = [{"text": text, "label": next(v for v in VERBS if v in text)} for text in SENTENCES]
-    return write_rows(path, rows[:count])
+    return write_jsonl(path, rows[:count])
 
 
 def tagged(path: Path) -> Path:
@@ -80,7 +81,7 @@ def tagged(path: Path) -> Path:
         rows.append(
             {"words": [*s.split(), v, *o.split()], "tags": [*tags, "B-V", *["O"] * len(o.split())]}
         )
-    return write_rows(path, rows)
+    return write_jsonl(path, rows)
 
 
 def test_classes_are_learned_and_the_folder_goes_on(encoder: Path, tmp_path: Path) -> None:
@@ -94,7 +95,7 @@ def test_classes_are_learned_and_the_folder_goes_on(encoder: Path, tmp_path: Pat
     assert model.config.id2label == dict(enumerate(sorted(VERBS)))
     again = classification([data], [data], str(tmp_path / "run" / "model"), settings)
     assert torch.equal(again.model.classifier.weight, model.classifier.weight)
-    fewer = write_rows(
+    fewer = write_jsonl(
         tmp_path / "few.jsonl", [{"text": "a", "label": "x"}, {"text": "b", "label": "y"}] * 4
     )
     assert (
@@ -110,7 +111,7 @@ def test_one_label_makes_a_reranker(
 ) -> None:
     rows = [{"query": f"who {v} {o}?", "document": t, "label": float(f"{v} {o}" in t)}
             for v in VERBS[:3] for o in OBJECTS[:3] for t in SENTENCES[::5]]  # fmt: skip
-    data = write_rows(
+    data = write_jsonl(
         tmp_path / "pairs.jsonl",
         [r for r in rows if r["label"]] * 3 + [r for r in rows if not r["label"]][::4],
     )
@@ -315,7 +316,7 @@ BAD = [
 def test_bad_rows_are_named_with_file_line_and_field(
     command: str, rows: list, reason: str, encoder: Path, tmp_path: Path
 ) -> None:
-    file = write_rows(tmp_path / "data.jsonl", rows)
+    file = write_jsonl(tmp_path / "data.jsonl", rows)
     result = call(*command.split(), file, "--model", encoder, "-o", tmp_path / "run", *RUN)
     assert result.exit_code == 2 and "data.jsonl" in result.output and reason in result.output, (
         result.output
@@ -330,7 +331,7 @@ def classify(encoder: Path, data: Path, validation: list[Path], **settings: Any)
 
 
 def another_label(data: Path) -> Path:
-    return write_rows(data.with_name("other.jsonl"), [{"text": "a", "label": "sings"}])
+    return write_jsonl(data.with_name("other.jsonl"), [{"text": "a", "label": "sings"}])
 
 
 @refusals(
@@ -363,11 +364,11 @@ def test_a_head_for_numbers_gives_them_in_a_cross_encoder(encoder: Path, tmp_pat
     from sentence_transformers import CrossEncoder
 
     rows = [{"query": "price", "document": text, "label": 5.0} for text in SENTENCES[:8]]
-    data = write_rows(tmp_path / "numbers.jsonl", rows)
+    data = write_jsonl(tmp_path / "numbers.jsonl", rows)
     for loss, activation in (("mse", "linear.Identity"), ("bce", "activation.Sigmoid")):
         settings = ClassifySettings(**{**FAST, "steps": 1, "batch_size": 4, "loss": loss})
         if loss == "bce":
-            data = write_rows(tmp_path / "shares.jsonl", [row | {"label": 1.0} for row in rows])
+            data = write_jsonl(tmp_path / "shares.jsonl", [row | {"label": 1.0} for row in rows])
         train_task(
             classification([data], [], str(encoder), settings),
             TrainingRun(tmp_path / loss, {}),
@@ -396,7 +397,7 @@ def test_the_saved_tokenizer_of_tags_gives_the_ids_of_training(
         for text in SENTENCES[:20]
     ]
     settings = TaskSettings(**{**FAST, "steps": 1, "batch_size": 8})
-    task = tagging([write_rows(tmp_path / "tags.jsonl", rows)], [], str(encoder), settings)
+    task = tagging([write_jsonl(tmp_path / "tags.jsonl", rows)], [], str(encoder), settings)
     train_task(task, TrainingRun(tmp_path / "run", {}), settings=settings)
     saved = AutoTokenizer.from_pretrained(tmp_path / "run" / "model")
     assert saved.model_max_length == settings.length
