@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from aveyb_retrieval.documents.records import FileOrigin, Pages
-from aveyb_retrieval.engines.rows import ascii_word, describe, kept_words
+from aveyb_retrieval.engines.rows import ascii_word, describe, held_words, kept_words
 from aveyb_retrieval.errors import (
     AveyBError,
     ConfigError,
@@ -40,7 +40,6 @@ from aveyb_retrieval.indexes.store.tables import (
     ShownPassage,
     StoredDocument,
     StoredPassages,
-    held_words,
 )
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, expand_passages, rank_of
 

@@ -41,12 +41,14 @@ from aveyb_retrieval.indexes.store.filters import (
     value_at_keys,
 )
 from aveyb_retrieval.indexes.store.postings import POSTING
+from aveyb_retrieval.indexes.types import FIRST_BYTES, eights
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from aveyb_retrieval.indexes.store.filters import Expression, Scalar
     from aveyb_retrieval.indexes.store.words import Language
+    from aveyb_retrieval.indexes.types import BoolArray
 
 _MIN_FLOAT_INTEGER = 1 << 64  # whole numbers from here on are those of floats
 _EMPTY: tuple[Any, ...] = ("", [], {}, None)
@@ -204,3 +206,32 @@ def pack_postings(rows: Iterable[tuple[int, str]], sign: int) -> dict[str, np.nd
         for word, count in Counter(words).items():
             lists.setdefault(word, []).append((number, sign * count, len(words)))
     return {word: np.array(held, dtype=POSTING) for word, held in lists.items()}
+
+
+def held_words(texts: Sequence[bytes], words: Sequence[str]) -> BoolArray:
+    """Which of `t` words each of some stored texts `[n]` holds, `[n, t]`: they stand between
+    blanks.
+    """
+    held = np.zeros((len(texts), len(words)), np.bool_)
+    together = b"".join(texts)
+    following, data = eights(together), np.frombuffer(together, np.uint8)
+    blanks, ends = np.flatnonzero(data == ord(" ")), np.cumsum([len(text) for text in texts])
+    starts, sizes = blanks[:-1] + 1, np.diff(blanks)
+    encoded = [word.encode() + b" " for word in words]
+    # by size and first byte: few words of the texts are as one of these
+    sought = np.zeros(1 << 16, np.bool_)
+    sought[[(len(word) & 255) << 8 | word[0] for word in encoded]] = True
+    alike = np.flatnonzero(sought.take((sizes & 255) << 8 | data.take(starts)))
+    starts = starts[alike]
+    beginnings = following[starts] & FIRST_BYTES.take(np.minimum(sizes[alike], 8))
+    for column, word in enumerate(encoded):
+        matches = starts[beginnings == int.from_bytes(word[:8], "little")]
+        for at in range(8, len(word), 8):
+            part = word[at : at + 8]
+            matches = matches[
+                following[matches + at] & FIRST_BYTES[len(part)] == int.from_bytes(part, "little")
+            ]
+        # every text begins and ends with a blank of its own, so that no word goes over from one to
+        # the next
+        held[np.searchsorted(ends, matches, side="right"), column] = True
+    return held

@@ -85,6 +85,19 @@ def test_lists_are_those_of_the_rows(made: tuple[WordLists, Rows], word: str) ->
     }
 
 
+def test_words_that_rows_hold_are_those_of_their_texts(made: tuple[WordLists, Rows]) -> None:
+    """Of rows of every part and of none, in any order, and of numbers that no row has."""
+    lists, rows = made
+    words = [*SHARES, "none", *SIZES, "each"]
+    numbers = np.random.default_rng(3).permutation([*rows, 39_999, 50_000])
+    held = lists.held(numbers, words)
+    assert held.tolist() == [
+        [word in rows.get(number, ()) for word in words] for number in numbers.tolist()
+    ]
+    assert lists.held(numbers[:0], words).shape == (0, len(words))
+    assert lists.held(numbers, []).shape == (len(numbers), 0)
+
+
 @pytest.mark.parametrize("k", [1, 2, 10, 300, 10_000])
 @pytest.mark.parametrize("share", [1, 3, 40])
 @pytest.mark.parametrize(

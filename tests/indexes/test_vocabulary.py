@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.indexes.store import vocabulary
 from aveyb_retrieval.indexes.store.mapped import LocalBytes
 from aveyb_retrieval.indexes.store.session import damage
 from aveyb_retrieval.indexes.store.vocabulary import IndexVocabulary, WordSet, swaps, within
@@ -52,12 +53,28 @@ def _stored(place: Path, rows: list[list[str]], fresh: list[list[str]]) -> Index
 
 
 def test_every_word_is_read_with_its_rows(counted: tuple[IndexVocabulary, Counter[str]]) -> None:
-    vocabulary, words = counted
-    assert vocabulary.beginning("") == dict(words)
-    assert vocabulary.counts(words) == list(words.values())
-    assert vocabulary.counts(
-        ["", "nosuchword", "same", "\u66f8\u66f8\u66f8\u66f8\u66f8\u66f8"]
-    ) == [0, 0, 0, 0]
+    read, words = counted
+    assert read.beginning("") == dict(words)
+    assert read.counts(words) == list(words.values())
+    assert read.counts(["", "nosuchword", "same", "\u66f8\u66f8\u66f8\u66f8\u66f8\u66f8"]) == [
+        0,
+        0,
+        0,
+        0,
+    ]
+
+
+def test_words_are_counted_alike_when_asked_again_and_forgotten(
+    counted: tuple[IndexVocabulary, Counter[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vocabulary, "MAX_REMEMBERED_WORDS", 5)
+    read, words = counted
+    asked = [*list(words)[:20], "nosuchword", "same" * 50]
+    for _ in range(3):
+        assert read.counts(asked) == [words[word] for word in asked]
+    (part,) = read.parts
+    assert isinstance(part, WordSet)
+    assert len(part._places) <= 5 and "same" * 50 not in part._places
 
 
 def test_words_whose_lists_lead_nowhere_are_damage(tmp_path: Path) -> None:
@@ -86,8 +103,8 @@ def test_words_that_are_no_text_are_damage(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("start", ["a", "ab", "\u66f8", "\u0939\u093f", "same", "nosuch"])
 def test_words_that_begin_alike(counted: tuple[IndexVocabulary, Counter[str]], start: str) -> None:
-    vocabulary, words = counted
-    assert vocabulary.beginning(start) == {
+    read, words = counted
+    assert read.beginning(start) == {
         word: rows for word, rows in words.items() if word.startswith(start)
     }
 

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval import Index, Retriever, build_index
+from aveyb_retrieval.engines.rows import held_words
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.store import columns
 from aveyb_retrieval.indexes.store.columns import different_words, text_columns
 from aveyb_retrieval.indexes.store.copies import copy_digest
-from aveyb_retrieval.indexes.store.tables import held_words
 from aveyb_retrieval.indexes.store.words import (
     K1,
     LANGUAGES,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -194,7 +195,7 @@ class _Tokenized:
     def n_tokens(self) -> int:
         return len(self.ids)
 
-    @property
+    @cached_property
     def edges(self) -> np.ndarray:
         """Return where runs of tokens of one section that lie in the same passages begin, int64
         `[n]`.

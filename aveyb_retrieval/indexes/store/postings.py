@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from aveyb_retrieval.indexes.store.words import K1, B
+from aveyb_retrieval.indexes.types import find_in
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -44,6 +45,11 @@ class FreshLists:
     @cached_property
     def numbers(self) -> IntArray:
         return np.array([number for number, words in self.rows.items() if words], np.int64)
+
+    @cached_property
+    def ascending(self) -> IntArray:
+        """The numbers in order."""
+        return np.sort(self.numbers)
 
     @cached_property
     def lengths(self) -> npt.NDArray[np.int32]:
@@ -95,6 +101,20 @@ class WordLists:
                 lists.append(held)
         postings = np.concatenate(lists)
         return postings[keep(postings["number"])]
+
+    def held(self, numbers: IntArray, words: Sequence[str]) -> BoolArray:
+        """Which of words `[t]` each of the rows of numbers `[n]` holds: `[n, t]`."""
+        held = np.zeros((len(numbers), len(words)), np.bool_)
+        for part in self.parts:
+            rows, is_here = find_in(part.numbers, numbers)
+            places = np.flatnonzero(is_here)
+            if len(places):
+                for column, word in enumerate(words):
+                    held[places, column] = part.holds(word, rows[places])
+        for row in np.flatnonzero(find_in(self.fresh.ascending, numbers)[1]).tolist():
+            of_row = self.fresh.rows[int(numbers[row])]
+            held[row] = [word in of_row for word in words]
+        return held
 
     def counted(self, keep: Keep) -> tuple[int, int]:
         """How many rows with words there are of those that `keep` says true of, and how many words

@@ -34,6 +34,7 @@ from aveyb_retrieval.indexes.store.remote_blocks import StoredBytes
 from aveyb_retrieval.indexes.store.session import damage, guarded
 from aveyb_retrieval.indexes.store.vocabulary import IndexVocabulary
 from aveyb_retrieval.indexes.store.word_parts import WordPart, make_part, merge_parts
+from aveyb_retrieval.indexes.types import ascending
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -159,9 +160,14 @@ class RowTable:
         files = [rows for rows in self._files if len(rows)]
         if not len(numbers) or not files:
             return
+        if len(files) == 1:
+            rows = find_rows(files[0].numbers, numbers)
+            places = np.flatnonzero(rows >= 0)
+            yield files[0], rows[places], places
+            return
         firsts = np.array([rows.numbers[0] for rows in files])
         owners = np.searchsorted(firsts, numbers, side="right") - 1
-        for owner in np.unique(owners[owners >= 0]).tolist():
+        for owner in ascending(owners[owners >= 0]).tolist():
             places = np.flatnonzero(owners == owner)
             rows = find_rows(files[owner].numbers, numbers[places])
             is_here = rows >= 0
@@ -206,6 +212,14 @@ class RowTable:
             for name, values in zip(names, made, strict=True)
         ]
         return pa.Table.from_arrays(arrays, schema=schema)
+
+    @guarded
+    def values(self, numbers: IntArray, column: str) -> np.ndarray:
+        """A column of values of one width, `[n]`, of numbers `[n]`, as `vectors` reads its own."""
+        out = _empty(self.schema.field(column).type, len(numbers))
+        for file, rows, places in self._stored(numbers):
+            out[places] = file.fixed(column, rows)
+        return out
 
     def _column(
         self, name: str, parts: Sequence[FoundRows], count: int
@@ -311,6 +325,13 @@ class RowTable:
         Some rows may be deleted.
         """
         return self.words[column].lists.listed(words, keep) if words else []
+
+    @guarded
+    def held(self, numbers: IntArray, words: Sequence[str]) -> BoolArray:
+        """Which of words `[t]` each of the rows of numbers `[n]` holds: `[n, t]`."""
+        if not words:
+            return np.empty((len(numbers), 0), np.bool_)
+        return self.words[WORDS].lists.held(numbers, words)
 
     @guarded
     def counted(self, keep: Keep) -> tuple[int, int]:

@@ -66,10 +66,8 @@ from aveyb_retrieval.indexes.store.shares import (
 from aveyb_retrieval.indexes.store.words import PLAIN
 from aveyb_retrieval.indexes.types import (
     END_NUMBER,
-    FIRST_BYTES,
     MAX_PASSAGES,
     PASSAGE_BITS,
-    eights,
     expand_passages,
     find_in,
 )
@@ -173,35 +171,6 @@ def texts_of_passages(text: str, spans: IntArray) -> list[str]:
         text[start : max(stop, end)]
         for (start, stop), end in zip(spans.tolist(), following, strict=False)
     ]
-
-
-def held_words(texts: Sequence[bytes], words: Sequence[str]) -> BoolArray:
-    """Which of `t` words each of some stored texts `[n]` holds, `[n, t]`: they stand between
-    blanks.
-    """
-    held = np.zeros((len(texts), len(words)), np.bool_)
-    together = b"".join(texts)
-    following, data = eights(together), np.frombuffer(together, np.uint8)
-    blanks, ends = np.flatnonzero(data == ord(" ")), np.cumsum([len(text) for text in texts])
-    starts, sizes = blanks[:-1] + 1, np.diff(blanks)
-    encoded = [word.encode() + b" " for word in words]
-    # by size and first byte: few words of the texts are as one of these
-    sought = np.zeros(1 << 16, np.bool_)
-    sought[[(len(word) & 255) << 8 | word[0] for word in encoded]] = True
-    alike = np.flatnonzero(sought.take((sizes & 255) << 8 | data.take(starts)))
-    starts = starts[alike]
-    beginnings = following[starts] & FIRST_BYTES.take(np.minimum(sizes[alike], 8))
-    for column, word in enumerate(encoded):
-        matches = starts[beginnings == int.from_bytes(word[:8], "little")]
-        for at in range(8, len(word), 8):
-            part = word[at : at + 8]
-            matches = matches[
-                following[matches + at] & FIRST_BYTES[len(part)] == int.from_bytes(part, "little")
-            ]
-        # every text begins and ends with a blank of its own, so that no word goes over from one to
-        # the next
-        held[np.searchsorted(ends, matches, side="right"), column] = True
-    return held
 
 
 def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
@@ -621,23 +590,18 @@ class Tables:
         there are left out.
         """
         numbers = np.sort(numbers[self.live("passage", numbers)])
-        spans, texts = self.passages.spans(numbers, WORDS if words else None)
-        return StoredPassages(numbers, spans, held_words(texts, words))
+        spans, _ = self.passages.spans(numbers)
+        return StoredPassages(numbers, spans, self.passages.held(numbers, words))
 
     def copies(self, kind: Kind, numbers: IntArray) -> IntArray:
         """The digests `[n]` of the words of documents or passages, by numbers `[n]`."""
-        ascending, places = np.unique(numbers, return_inverse=True)
-        table = self.of(kind)
-        rows = table.take(ascending, [COPY])
-        self.check_all(kind, ascending, rows[table.key].to_numpy())
-        return rows[COPY].to_numpy()[places]
+        self.check_all(kind, numbers, numbers[self.live(kind, numbers)])
+        return self.of(kind).values(numbers, COPY)
 
     def threads(self, docs: IntArray) -> IntArray:
         """The digests `[n]` of the conversations that documents `[n]` belong to."""
-        ascending, places = np.unique(docs, return_inverse=True)
-        rows = self.texts.take(ascending, [THREAD])
-        self.check_all("document", ascending, rows["doc"].to_numpy())
-        return rows[THREAD].to_numpy()[places]
+        self.check_all("document", docs, docs[self.live("document", docs)])
+        return self.texts.values(docs, THREAD)
 
     def read_shown(self, numbers: Sequence[int]) -> dict[int, ShownPassage]:
         """What is shown of passages, by number; those that are not there are left out."""

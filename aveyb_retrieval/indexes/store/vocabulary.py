@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 MAX_LISTED_BYTES = 1_000  # of a word: longer ones are not listed, they may have megabytes
 MAX_TYPO_LETTERS = 63  # a longer word has no typos
 _REMEMBERED_BYTES = 4  # of a beginning: the beginnings of so many bytes are found once
+MAX_REMEMBERED_WORDS = 16_384  # of a part, whose places were looked up last
+MAX_REMEMBERED_CHARACTERS = 64  # of such a word
+_ABSENT = -1
 _BEHIND = b"\xff"  # no byte of UTF-8: behind all words that go on
 
 
@@ -72,6 +75,7 @@ class WordSet:
     stops: IntArray  # `[w]`
     guard: Callable[[], AbstractContextManager[None]] = nullcontext
     _heads: dict[int, IntArray] = field(default_factory=dict, repr=False)
+    _places: dict[str, int] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -90,10 +94,22 @@ class WordSet:
         return self.data[self.offsets[place] : self.offsets[place + 1]].tobytes()
 
     def place(self, word: str) -> int | None:
-        """The place of a word; None: it is not among them."""
-        sought = word.encode()
+        """The place of a word; None: it is not among them.
+
+        A search asks for each of its words several times: the last ones are remembered.
+        """
+        place = self._places.get(word)
+        if place is None:
+            place = self._look_up(word.encode())
+            if len(self._places) >= MAX_REMEMBERED_WORDS:
+                self._places.clear()
+            if len(word) <= MAX_REMEMBERED_CHARACTERS:
+                self._places[word] = place
+        return None if place == _ABSENT else place
+
+    def _look_up(self, sought: bytes) -> int:
         place = bisect_left(range(len(self)), sought, key=self.spelled)
-        return place if place < len(self) and self.spelled(place) == sought else None
+        return place if place < len(self) and self.spelled(place) == sought else _ABSENT
 
     def rows(self, place: int) -> int:
         """How many rows hold the word at a place."""

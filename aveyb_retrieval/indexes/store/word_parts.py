@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 
 from aveyb_retrieval.indexes.store.mapped import LocalBytes, arrow_writer, read_batches
 from aveyb_retrieval.indexes.store.vocabulary import WordSet
-from aveyb_retrieval.indexes.types import ranges
+from aveyb_retrieval.indexes.types import find_in, ranges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -111,6 +111,14 @@ class WordPart:
         if len(rows) != stop - start or (len(rows) and int(rows[-1]) >= len(self.numbers)):
             raise ValueError("a list of rows that are none")
         return rows, counts
+
+    def holds(self, word: str, rows: IntArray) -> BoolArray:
+        """Which of rows `[n]`, positions in `numbers`, hold a word."""
+        place = self.words.place(word)
+        if place is None:
+            return np.zeros(len(rows), np.bool_)
+        listed, _ = self.listed(place)
+        return find_in(listed, rows.astype(listed.dtype))[1]
 
     def count(self, word: str) -> int:
         """How many rows hold a word."""
