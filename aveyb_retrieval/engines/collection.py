@@ -193,11 +193,12 @@ class CollectionView(ABC):
         return {row[0]: _document(*row) for row in self.read("document", columns, docs)}
 
     def passages(self, numbers: IntArray, words: Sequence[str] = ()) -> StoredPassages:
-        columns = ("number", "start", "stop", *(["words"] if words else []))
+        columns = ("number", "start", "stop", "share", *(["words"] if words else []))
         rows = list(self.read("passage", columns, numbers.tolist()))
         if not rows:
             return StoredPassages.none(len(words))
-        stored, starts, stops, *texts = zip(*rows, strict=True)
+        stored, starts, stops, shares, *texts = zip(*rows, strict=True)
+        self._shares.add(dict(zip(stored, shares, strict=True)))
         held = [
             held_words([text.encode() for text in passage_texts], list(map(ascii_word, words)))
             for passage_texts in texts
@@ -221,11 +222,16 @@ class CollectionView(ABC):
 
     def passage_shares(self, numbers: IntArray) -> FloatArray:
         """See `EngineView.passage_shares`; of signatures alike, none counts in full."""
+        shares = self._shares.get(numbers.tolist(), self._read_shares)
+        return np.array([shares.get(number, 1) for number in numbers.tolist()], np.float32)
+
+    @property
+    def _shares(self) -> Remembered[float]:
+        """The shares of passages that were read; `passages` reads them, too."""
         remembered: Remembered[float] = self.remembered(
             "shares", partial(Remembered, _SHARES_REMEMBERED)
         )
-        shares = remembered.get(numbers.tolist(), self._read_shares)
-        return np.array([shares.get(number, 1) for number in numbers.tolist()], np.float32)
+        return remembered
 
     def _read_shares(self, numbers: Sequence[int]) -> dict[int, float]:
         return dict(self.read("passage", ("number", "share"), numbers))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from aveyb_retrieval import Retriever, build_index, hits_to_prompt
-from aveyb_retrieval.indexes.search import evidence, named_documents
+from aveyb_retrieval.indexes.search import evidence, named_documents, snapshot
 from tests import one_change
 from tests.recorder import record_calls
 
@@ -213,6 +213,38 @@ def test_names_follow_metadata_that_people_set(tmp_path: Path) -> None:
     with retriever._engine.view() as view:
         listed = view.documents_called(["merlin", "siskin", "kestrel", "nothing"])
     assert [len(docs) for docs in listed] == [0, 1, 1, 0]
+
+
+def test_what_documents_are_called_by_is_stored_as_it_would_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of documents that came later or whose metadata changed; those are read, no others."""
+    root = tmp_path / "made"
+    made = [document for form in FORMS for document in contracts(form)]
+    for number, document in enumerate(made):
+        document["_id"] = f"{number}/{document['_id']}"
+    build_index(made[:-3], root, passage_tokens=64)
+    one_change.add([*made[-3:], {"_id": "empty", "text": ""}], root)
+    one_change.delete(root, [made[2]["_id"]])
+    renamed = made[3]["_id"]
+    one_change.update_metadata(root, {"client": "Siskin GmbH"}, [renamed])
+    with Retriever.load(root) as retriever, retriever._engine.view() as view:
+        docs = view.matching(view.select({})).tolist()
+        read = named_documents.read_called(view, [*docs, 12_345])
+        asked = list[int]()
+
+        def note(source: Any, docs: Any) -> Any:
+            asked.extend(docs)
+            return {doc: read[doc] for doc in docs}
+
+        monkeypatch.setattr(snapshot, "read_called", note)
+        called = view.called([*docs, 12_345])
+        assert called.keys() == read.keys()
+        for doc, words in called.items():
+            assert [{*part.split()} for part in words] == [{*part.split()} for part in read[doc]]
+        assert len(read) == len(docs) == len(made)
+        assert asked == [*view.find([renamed]).values()]
+        assert "siskin" in read[asked[0]].path
 
 
 @pytest.mark.usefixtures("few_compete")

@@ -23,7 +23,7 @@ from aveyb_retrieval.indexes.search.names import (
     score_within,
     sure_nats,
 )
-from aveyb_retrieval.indexes.store.called import called_by, name_text
+from aveyb_retrieval.indexes.store.called import SEPARATOR, CalledBy, called_by, name_text
 from aveyb_retrieval.indexes.store.words import Language, language
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
 from tests.recorder import record_calls
@@ -329,6 +329,8 @@ def test_words_that_may_call_a_document() -> None:
     text = name_text("files/BESTBUY_2018_10K.pdf", "Form 10-K", {"client": "Best Buy"})
     assert {"bestbuy", "2018", "best", "buy"} <= {*ENGLISH.stored(text).split()}
     assert ENGLISH.stored(name_text("", "", {})) == ""
+    called = called_by(ENGLISH, "files/BESTBUY_2018.pdf", "Form 10-K", {}, "Annual\nreport of 2018")
+    assert CalledBy.read(SEPARATOR.join(called)) == called
 
 
 def test_joined_words_are_split_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:

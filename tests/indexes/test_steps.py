@@ -11,12 +11,14 @@ import pytest
 
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.indexes.search import candidates
+from aveyb_retrieval.indexes.search.remembered import Remembered
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 from tests.recorder import record_calls
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 LONG = [
@@ -136,3 +138,23 @@ def test_confidence_is_of_passages_whichever_vectors_rank(retriever: Retriever, 
         if hit.confidence is not None:
             assert 0 <= hit.confidence <= 1
             assert hit.confidence == pytest.approx(by_both[hit.id, hit.span], abs=1e-4)
+
+
+def test_values_that_are_remembered_are_read_once_and_the_oldest_go() -> None:
+    reads = list[list[int]]()
+
+    def read(docs: Sequence[int]) -> dict[int, int]:
+        reads.append([*docs])
+        return {doc: doc * doc for doc in docs if doc < 100}
+
+    remembered = Remembered[int](8)
+    assert remembered.get([3, 1, 100], read) == {3: 9, 1: 1}
+    assert list(remembered.get([1, 2, 3], read)) == [1, 2, 3]
+    assert reads == [[3, 1, 100], [2]]
+    remembered.add({4: 16, 5: 25})
+    assert remembered.get(range(1, 6), read) == {doc: doc * doc for doc in range(1, 6)}
+    assert len(reads) == 2
+    everything = {doc: doc * doc for doc in range(50)}
+    assert remembered.get(range(50), read) == everything  # more than are remembered
+    assert remembered.get([49, 0], read) == {49: 2401, 0: 0}
+    assert reads[-1] == [0]

@@ -36,12 +36,12 @@ from aveyb_retrieval.documents.records import (
 )
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.encoding import AUTO
-from aveyb_retrieval.indexes.store.called import name_text
+from aveyb_retrieval.indexes.store.called import SEPARATOR, naming_texts
 from aveyb_retrieval.indexes.store.columns import TextColumns, different_words, text_columns
 from aveyb_retrieval.indexes.store.copies import thread_digest
 from aveyb_retrieval.indexes.store.languages import DocumentLanguages, rules_of, stemmer_of
 from aveyb_retrieval.indexes.store.manifest import Counts
-from aveyb_retrieval.indexes.store.rows import CALLED, FORMS, VECTOR, WORDS, fixed_lists
+from aveyb_retrieval.indexes.store.rows import CALLED, CALLED_BY, FORMS, VECTOR, WORDS, fixed_lists
 from aveyb_retrieval.indexes.store.shares import passage_shares
 from aveyb_retrieval.indexes.store.tables import (
     CODES,
@@ -259,7 +259,11 @@ def _document_rows(batch: DocumentBatch) -> list[dict[str, Any]]:
 
 def _text_table(batch: DocumentBatch) -> dict[str, Any]:
     """The columns of the dataset `texts`."""
-    names = [name_text(record.id, record.title, record.metadata) for record in batch.records]
+    naming = [
+        naming_texts(record.id, record.title, record.metadata, _beginning_of(text, spans))
+        for record, (_, text, spans, _) in zip(batch.records, batch.texts, strict=True)
+    ]
+    names = [f"{path}\n{title}" for path, title, _ in naming]
     return {
         "doc": batch.numbers,
         "text": [text for _, text, _, _ in batch.texts],
@@ -267,7 +271,8 @@ def _text_table(batch: DocumentBatch) -> dict[str, Any]:
         THREAD: [thread_digest(record.metadata) for record in batch.records],
         WORDS: batch.columns.words,
         FORMS: batch.columns.forms,
-        CALLED: names_by_language(batch.encoding, batch.codes, names),
+        CALLED: different_words_by_language(batch.encoding, batch.codes, names),
+        CALLED_BY: called_by_language(batch.encoding, batch.codes, naming),
     }
 
 
@@ -348,10 +353,24 @@ def columns_by_language(
     return TextColumns.concatenated(parts).take(np.argsort(documents), np.argsort(passages))
 
 
-def names_by_language(encoding: Encoding, codes: Sequence[str], texts: Sequence[str]) -> pa.Array:
-    """Return the words that documents are called by, of each `name_text` by the rules of its
-    language.
-    """
+def called_by_language(
+    encoding: Encoding, codes: Sequence[str], texts: Sequence[tuple[str, str, str]]
+) -> pa.Array:
+    """Return what documents are called by, as it is stored, given the `naming_texts` of each."""
+    parts = zip(*texts, strict=True)
+    columns = [different_words_by_language(encoding, codes, part) for part in parts]
+    return pc.binary_join_element_wise(*columns, pa.scalar(SEPARATOR, pa.large_string()))
+
+
+def _beginning_of(text: str, spans: IntArray) -> str:
+    """The text of the first passage of a document, as it is stored; "" where there is none."""
+    return texts_of_passages(text, spans[:2])[0] if len(spans) else ""
+
+
+def different_words_by_language(
+    encoding: Encoding, codes: Sequence[str], texts: Sequence[str]
+) -> pa.Array:
+    """Return `different_words` of texts, each by the rules of its document's language."""
     by_rules = group_by_rules(encoding, codes)
     parts = [
         different_words(rules, [texts[place] for place in places.tolist()])

@@ -31,7 +31,7 @@ import pyarrow as pa
 from aveyb_retrieval import files
 from aveyb_retrieval.documents.records import OcrTry  # msgspec reads it  # noqa: TC001
 from aveyb_retrieval.errors import AveyBError, ConfigError, DiskError, IndexFormatError
-from aveyb_retrieval.indexes.changes.ingest import metadata_columns, names_by_language
+from aveyb_retrieval.indexes.changes.ingest import different_words_by_language, metadata_columns
 from aveyb_retrieval.indexes.encoding import Encoding  # msgspec reads it  # noqa: TC001
 from aveyb_retrieval.indexes.store.called import name_text
 from aveyb_retrieval.indexes.store.dataset import newer_versions
@@ -378,7 +378,7 @@ class Transaction:
             texts = [
                 name_text(row["id"], row["title"], json.loads(row["metadata"])) for row in renamed
             ]
-            names = names_by_language(self.state.encoding, codes, texts)
+            names = different_words_by_language(self.state.encoding, codes, texts)
             for row, words in zip(renamed, names.to_pylist(), strict=True):
                 row[CALLED] = words
         return changed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from itertools import islice
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ class Remembered(Generic[Value]):
     """
 
     def __init__(self, most: int) -> None:
-        """Keep the last `most` values."""
+        """Keep `most` values; of more, the last half of them."""
         self._most = most
         self._known: dict[int, Value] = {}
         self._lock = threading.Lock()
@@ -30,11 +31,19 @@ class Remembered(Generic[Value]):
 
         Documents that `read` does not know either are left out.
         """
-        values = self._known
+        known = self._known
+        values = {doc: known[doc] for doc in docs if doc in known}
         new = [doc for doc in docs if doc not in values]
         if new:
             read_values = read(new)
-            values = {**values, **read_values}
-            with self._lock:
-                self._known = dict([*self._known.items(), *read_values.items()][-self._most :])
+            self.add(read_values)
+            values |= read_values
         return {doc: values[doc] for doc in docs if doc in values}
+
+    def add(self, values: Mapping[int, Value]) -> None:
+        """Remember values that were read anyway."""
+        with self._lock:
+            known = {**self._known, **values}
+            if len(known) > self._most:
+                known = dict(islice(known.items(), len(known) - self._most // 2, None))
+            self._known = known

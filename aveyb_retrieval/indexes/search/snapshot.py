@@ -363,7 +363,15 @@ class Snapshot:
 
     def called(self, docs: Sequence[int]) -> Mapping[int, CalledBy]:
         self.check_open()
-        return self._called.get(docs, partial(read_called, self))
+        return self._called.get(docs, self._read_called)
+
+    def _read_called(self, docs: Sequence[int]) -> dict[int, CalledBy]:
+        numbers = np.array(docs, np.int64)
+        is_renamed = find_in(self._renamed.docs, numbers)[1]
+        called = self.tables.called(numbers[~is_renamed])
+        if is_renamed.any():
+            called |= read_called(self, numbers[is_renamed].tolist())
+        return called
 
     def documents_called(
         self, words: Sequence[str], selection: Allowed | None = None

@@ -1,9 +1,10 @@
 """What documents are called by: the words of their ids, titles and metadata, and those that they
 begin with.
 
-A question names a document by these words (`aveyb_retrieval.indexes.search.names`). Those of id,
-title and metadata are kept as a column with lists of its own, so that a document that nothing else
-speaks for is found, too.
+A question names a document by these words (`aveyb_retrieval.indexes.search.names`). They are kept
+as a column: a question has some two hundred competitors, and finding the words of each takes a
+tenth of a millisecond. Those of id, title and metadata are a second column with lists of its own,
+so that a document that nothing else speaks for is found, too.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ MAX_VALUES = 20  # of the metadata
 MAX_VALUE_CHARACTERS = 100  # of each
 BEGINNING_CHARACTERS = 500  # of the document's text
 
+SEPARATOR = "\n"
 _SUFFIX = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,4}$")
 _YEARS = re.compile(r"(?<=[^\W\d_])(?=\d{4})|(?<=\d{4})(?=[^\W\d_])")  # FY|2018, 2023|Q2
 _DATE = re.compile(r"\d{4}-\d\d-\d\d")
@@ -36,6 +38,11 @@ class CalledBy(NamedTuple):
     title: str
     beginning: str
 
+    @classmethod
+    def read(cls, stored: str) -> CalledBy:
+        """Take apart what is stored: all of them, with `SEPARATOR` between them."""
+        return cls(*stored.split(SEPARATOR))
+
 
 def called_by(
     language: Language, document_id: str, title: str, metadata: Mapping[str, Any], beginning: str
@@ -46,20 +53,23 @@ def called_by(
     client, count with the id: neither is among the words that an index ranks a document by. Dates
     do not count: they are mostly those of writing or filing.
     """
-    texts = (*_named_by(document_id, title, metadata), beginning[:BEGINNING_CHARACTERS])
-    return CalledBy(*(language.stored(with_parts(text)) for text in texts))
+    return CalledBy(*map(language.stored, naming_texts(document_id, title, metadata, beginning)))
+
+
+def naming_texts(
+    document_id: str, title: str, metadata: Mapping[str, Any], beginning: str
+) -> tuple[str, str, str]:
+    """Return the texts whose words call a document: id and labels, title, beginning."""
+    path = _SUFFIX.sub("", unquote(document_id[:MAX_NAME_CHARACTERS]))
+    labels = " ".join(islice(_labels(metadata), MAX_VALUES))[:MAX_NAME_CHARACTERS]
+    title, beginning = title[:MAX_NAME_CHARACTERS], beginning[:BEGINNING_CHARACTERS]
+    return with_parts(f"{path} {labels}"), with_parts(title), with_parts(beginning)
 
 
 def name_text(document_id: str, title: str, metadata: Mapping[str, Any]) -> str:
     """Return the text whose different words a document is called by without its own."""
-    return "\n".join(map(with_parts, _named_by(document_id, title, metadata)))
-
-
-def _named_by(document_id: str, title: str, metadata: Mapping[str, Any]) -> tuple[str, str]:
-    """The texts that name a document: its id and labels, and its title."""
-    path = _SUFFIX.sub("", unquote(document_id[:MAX_NAME_CHARACTERS]))
-    labels = " ".join(islice(_labels(metadata), MAX_VALUES))[:MAX_NAME_CHARACTERS]
-    return f"{path} {labels}", title[:MAX_NAME_CHARACTERS]
+    path, title, _ = naming_texts(document_id, title, metadata, "")
+    return f"{path}\n{title}"
 
 
 def with_parts(text: str) -> str:

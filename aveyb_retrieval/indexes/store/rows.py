@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     FoundRows = tuple[MappedRows, IntArray, IntArray]
 
 VECTOR, WORDS, FORMS, CALLED = "vector", "words", "forms", "names"
+CALLED_BY = "called"  # the words of `CALLED` and those of the beginning, apart
 SPAN = ("start", "stop")
 MAX_PIECE_ROWS = 1 << 20  # that are merged
 MAX_DOCUMENT_NUMBER = 1 << 32  # which are there is kept in memory, a byte each
@@ -300,6 +301,11 @@ class RowTable:
             for side, name in enumerate(SPAN):
                 out[places, side] = file.fixed(name, rows)
         return out, _texts(column, parts, len(numbers)) if column else [b""] * len(numbers)
+
+    @guarded
+    def encoded_texts(self, numbers: IntArray, column: str) -> list[bytes]:
+        """A column of texts, in UTF-8, of numbers `[n]`, as `vectors` reads its own."""
+        return _texts(column, [*self._stored(numbers)], len(numbers))
 
     # --- words -----------------------------------------------------------------------------------
 

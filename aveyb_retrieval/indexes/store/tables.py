@@ -11,8 +11,8 @@ them.
                 (null unless id or metadata have changed since those of `texts` were written)
     texts       doc, text, copy (the digest of its words), thread (of the conversation that a mail
                 belongs to, 0 for none), words (of title, keywords and text), forms (these as they
-                are written, where they are stemmed), names (the words of id, title and metadata,
-                see `store.called`), codes
+                are written, where they are stemmed), names (the words of id, title and metadata),
+                called (these and those of the beginning, see `store.called`), codes
     vectors     doc, vector: none of a document whose only passage has the same one
     passages    passage, start, stop (characters of the document's text), copy (the digest of its
                 words), weight, share (how much it counts: less of what a mail only repeats,
@@ -40,6 +40,7 @@ import pyarrow as pa
 from aveyb_retrieval.documents.records import Edits, FileOrigin, Pages
 from aveyb_retrieval.encoder.network.token_codec import TokenCodes
 from aveyb_retrieval.errors import ConfigError, IndexFormatError
+from aveyb_retrieval.indexes.store.called import CalledBy
 from aveyb_retrieval.indexes.store.copies import NO_THREAD, UNLINKED
 from aveyb_retrieval.indexes.store.dataset import LanceTable
 from aveyb_retrieval.indexes.store.expressions import TimedExpression
@@ -55,7 +56,7 @@ from aveyb_retrieval.indexes.store.filters import (
     quoted,
 )
 from aveyb_retrieval.indexes.store.manifest import DOCUMENTS, ROW_TABLES, TableFiles
-from aveyb_retrieval.indexes.store.rows import CALLED, FORMS, VECTOR, WORDS, RowTable
+from aveyb_retrieval.indexes.store.rows import CALLED, CALLED_BY, FORMS, VECTOR, WORDS, RowTable
 from aveyb_retrieval.indexes.store.session import damage
 from aveyb_retrieval.indexes.store.shares import (
     FIRST_SIGNED_SHARE,
@@ -208,6 +209,7 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field(WORDS, pa.large_string()),
                 *([] if encoding.language == PLAIN else [pa.field(FORMS, pa.large_string())]),
                 pa.field(CALLED, pa.large_string()),
+                pa.field(CALLED_BY, pa.large_string()),
                 *(codes if encoding.tokens_of == "document" else []),
             ]
         ),
@@ -482,6 +484,18 @@ class Tables:
         """The words of id, title and metadata of documents whose lists of names are of others."""
         rows = self.documents.scan(["doc", CALLED], f"{CALLED} IS NOT NULL").to_pydict()
         return dict(zip(rows["doc"], rows[CALLED], strict=True))
+
+    def called(self, docs: IntArray) -> dict[int, CalledBy]:
+        """What documents were called by when they were added; those that are not there are left
+        out.
+        """
+        docs = docs[self.live("document", docs)]
+        stored = self.texts.encoded_texts(docs, CALLED_BY)
+        with damage(self.texts.path):
+            return {
+                doc: CalledBy.read(text.decode())
+                for doc, text in zip(docs.tolist(), stored, strict=True)
+            }
 
     def light(self, kind: Kind) -> tuple[IntArray, FloatArray]:
         """Numbers `[n]`, ascending, and weights `[n]` of all vectors that weigh less than 1."""
