@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -344,7 +343,6 @@ def id_digest(document_id: str) -> bytes:
     return hashlib.sha256(document_id.encode()).digest()
 
 
-@lru_cache(1 << 15)  # a build asks for that of a document three times, batches apart
 def rank_of(document_id: str) -> int:
     """The first 63 bits of the hash of an id: the documents of least rank are a sample that depends
     on no order.
