@@ -1,7 +1,7 @@
 """What the server answers, as types: they are written as JSON, and `/openapi.json` shows them.
 
-Fields without a description are those of the class of Python of the same name, whose docstring
-describes them.
+Fields without a description are those of a class of the library, whose docstring describes them:
+`openapi` names it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from aveyb_retrieval.indexes.search.quotes import QuoteCheck
 from aveyb_retrieval.indexes.search.stored_documents import LISTED_DOCUMENTS, Match
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.indexes.search.hit import Hit as FoundHit
+    from aveyb_retrieval.indexes.search.hit import Hit
 
 Count = Annotated[int, Meta(ge=0)]
 Span = tuple[Count, Count]
@@ -37,7 +37,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 # --- search
 
 
-class Passage(Answer, frozen=True, kw_only=True):
+class PassageAnswer(Answer, frozen=True, kw_only=True):
     """A passage of a document."""
 
     text: str
@@ -52,7 +52,7 @@ class Passage(Answer, frozen=True, kw_only=True):
     pages: Span | None
 
 
-class Hit(Answer, frozen=True, kw_only=True):
+class HitAnswer(Answer, frozen=True, kw_only=True):
     """One document found, or one passage with `unit="passage"`."""
 
     id: str
@@ -61,7 +61,7 @@ class Hit(Answer, frozen=True, kw_only=True):
     metadata: dict[str, Any]
     passage: str | None
     span: Span | None
-    passages: tuple[Passage, ...]
+    passages: tuple[PassageAnswer, ...]
     context: str | None
     context_span: Span | None
     confidence: Annotated[float, Meta(ge=0, le=1)] | None
@@ -85,14 +85,14 @@ class Hit(Answer, frozen=True, kw_only=True):
     text: str | UnsetType = UNSET
 
     @classmethod
-    def of(cls, hit: FoundHit, *, text: bool) -> Hit:
+    def of(cls, hit: Hit, *, text: bool) -> HitAnswer:
         """Return a hit as it is answered; `text` adds the whole text of the document."""
         fields = hit.to_dict(text=text)
-        passages = tuple(Passage(**passage) for passage in fields.pop("passages"))
+        passages = tuple(PassageAnswer(**passage) for passage in fields.pop("passages"))
         return cls(**fields, passages=passages)
 
 
-class Result(Answer, frozen=True, kw_only=True):
+class ResultAnswer(Answer, frozen=True, kw_only=True):
     """What was found for one query."""
 
     query: Annotated[str, Meta(description="The query that this is the answer to")]
@@ -117,7 +117,7 @@ class Result(Answer, frozen=True, kw_only=True):
             " no document has"
         ),
     ]
-    hits: Annotated[list[Hit], Meta(description="What was found, best first")]
+    hits: Annotated[list[HitAnswer], Meta(description="What was found, best first")]
     next: Annotated[
         str | None, Meta(description="The `cursor` of the next page; null after the last")
     ]
@@ -148,25 +148,25 @@ Facets = Annotated[
 ]
 
 
-class Found(Result, frozen=True, kw_only=True):
+class SearchAnswer(ResultAnswer, frozen=True, kw_only=True):
     """What was found for the only query."""
 
     index: SearchedIndex
     facets: Facets
 
 
-class FoundForEach(Answer, frozen=True, kw_only=True):
+class SearchListAnswer(Answer, frozen=True, kw_only=True):
     """What was found for several queries."""
 
     index: SearchedIndex
     facets: Facets
-    results: Annotated[list[Result], Meta(description="What was found for each query")]
+    results: Annotated[list[ResultAnswer], Meta(description="What was found for each query")]
 
 
 # --- documents
 
 
-class Document(Answer, frozen=True, kw_only=True):
+class DocumentAnswer(Answer, frozen=True, kw_only=True):
     """A document, or a part of it."""
 
     index: IndexName
@@ -197,7 +197,7 @@ class Matches(Answer, frozen=True, kw_only=True):
     ]
 
 
-class Named(Answer, frozen=True, kw_only=True):
+class DocumentName(Answer, frozen=True, kw_only=True):
     """A document and what it is called."""
 
     id: DocumentId
@@ -224,14 +224,14 @@ class Outline(Answer, frozen=True, kw_only=True):
         ),
     ]
     documents: Annotated[
-        list[Named], Meta(description=f"Up to {LISTED_DOCUMENTS}, with the folders")
+        list[DocumentName], Meta(description=f"Up to {LISTED_DOCUMENTS}, with the folders")
     ]
     next: Annotated[
         Count | None, Meta(description="The `offset` of the next ones; null after the last")
     ]
 
 
-class Section(Answer, frozen=True, kw_only=True):
+class SectionAnswer(Answer, frozen=True, kw_only=True):
     """A heading of a document."""
 
     heading: Annotated[str, Meta(description="Its words")]
@@ -250,10 +250,10 @@ class Headings(Answer, frozen=True, kw_only=True):
 
     index: IndexName
     id: DocumentId
-    sections: Annotated[list[Section], Meta(description="The headings, in order")]
+    sections: Annotated[list[SectionAnswer], Meta(description="The headings, in order")]
 
 
-class Box(Answer, frozen=True, kw_only=True):
+class BoxAnswer(Answer, frozen=True, kw_only=True):
     """A rectangle on a page of a PDF."""
 
     page: Annotated[int, Meta(ge=1, description="Counted from 1")]
@@ -268,7 +268,7 @@ class Boxes(Answer, frozen=True, kw_only=True):
 
     index: IndexName
     id: DocumentId
-    boxes: Annotated[list[Box], Meta(description="A rectangle for each line")]
+    boxes: Annotated[list[BoxAnswer], Meta(description="A rectangle for each line")]
 
 
 class Changed(Answer, frozen=True, kw_only=True):

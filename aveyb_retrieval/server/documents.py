@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from aveyb_retrieval.indexes.search.stored_documents import excerpt, sections
 from aveyb_retrieval.server.answer_types import (
     Checked,
-    Document,
+    DocumentAnswer,
+    DocumentName,
     Folder,
     Headings,
     IndexList,
     Matches,
-    Named,
     Outline,
-    Section,
+    SectionAnswer,
     ServedIndex,
 )
 from aveyb_retrieval.server.calls import answer, read_call
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from aveyb_retrieval.indexes.search.stored_documents import Document as StoredDocument
+    from aveyb_retrieval.indexes.search.stored_documents import Document
     from aveyb_retrieval.server.calls import Call
 
 
@@ -47,12 +47,12 @@ async def document(request: Request) -> Response:
     call = await read_call(request, DocumentPart)
     document_id = request.path_params["id"]
 
-    def work() -> Document:
+    def work() -> DocumentAnswer:
         stored = _find(call, document_id)
         first, last = _part(stored, call.fields)
         text = stored.text[first:last]
         call.ticket.check_answer(len(text))  # before it is written
-        return Document(
+        return DocumentAnswer(
             index=call.name,
             id=stored.id,
             title=stored.title,
@@ -66,7 +66,7 @@ async def document(request: Request) -> Response:
     return await answer(call.server, call.ticket, work)
 
 
-def _part(stored: StoredDocument, fields: DocumentPart) -> tuple[int, int]:
+def _part(stored: Document, fields: DocumentPart) -> tuple[int, int]:
     """Return the characters of a document that a request is about, `[first, last)`."""
     length = len(stored.text)
     stop = fields.start + DEFAULT_CHARACTERS if fields.stop is None else fields.stop
@@ -79,7 +79,7 @@ def _part(stored: StoredDocument, fields: DocumentPart) -> tuple[int, int]:
     return first, last
 
 
-def _find(call: Call[OfIndex], document_id: str) -> StoredDocument:
+def _find(call: Call[OfIndex], document_id: str) -> Document:
     stored = find(call.index, document_id)
     if stored is None:
         raise Refusal(404, f"index {call.name!r}: no document has the id {document_id!r}")
@@ -122,7 +122,7 @@ async def outline(request: Request) -> Response:
     def work() -> Outline:
         contents = call.index.contents(call.fields.under or "", offset=call.fields.offset)
         folders = [Folder(under=path, documents=count) for path, count in contents.folders]
-        documents = [Named(id=stored.id, name=stored.name) for stored in contents.documents]
+        documents = [DocumentName(id=stored.id, name=stored.name) for stored in contents.documents]
         return Outline(
             index=call.name,
             folders=folders,
@@ -140,7 +140,7 @@ async def headings(request: Request) -> Response:
 
     def work() -> Headings:
         stored = _find(call, document_id)
-        listed = [Section(**section._asdict()) for section in sections(stored)]
+        listed = [SectionAnswer(**section._asdict()) for section in sections(stored)]
         return Headings(index=call.name, id=stored.id, sections=listed)
 
     return await answer(call.server, call.ticket, work)

@@ -74,14 +74,14 @@ OPERATIONS = (
         "GET",
         "/search",
         search.search,
-        (answer_types.Found, answer_types.FoundForEach),
+        (answer_types.SearchAnswer, answer_types.SearchListAnswer),
         request_types.SearchInUrl,
     ),
     Operation(
         "POST",
         "/search",
         search.search,
-        (answer_types.Found, answer_types.FoundForEach),
+        (answer_types.SearchAnswer, answer_types.SearchListAnswer),
         request_types.Search,
     ),
     Operation("POST", "/check", documents.check, (answer_types.Checked,), request_types.Check),
@@ -113,7 +113,7 @@ OPERATIONS = (
         "GET",
         "/documents/{id}",
         documents.document,
-        (answer_types.Document,),
+        (answer_types.DocumentAnswer,),
         request_types.DocumentPart,
         right="read",
     ),
@@ -219,12 +219,12 @@ def describe(limits: ServerLimits, *, has_keys: bool = False) -> Schema:
 # --- types
 
 
-# the classes of Python whose docstrings describe fields of types that have their name
+# the classes of the library whose docstrings describe the fields of types
 _DESCRIBED = {
     "Search": SearchOptions,
     "SearchInUrl": SearchOptions,
-    "Hit": hit.Hit,
-    "Passage": hit.Passage,
+    "HitAnswer": hit.Hit,
+    "PassageAnswer": hit.Passage,
     "QuoteCheck": quotes.QuoteCheck,
     "Match": stored_documents.Match,
 }

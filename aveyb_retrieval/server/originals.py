@@ -13,7 +13,7 @@ from aveyb_retrieval.documents.readers.limits import Limits as FileLimits
 from aveyb_retrieval.documents.readers.originals import read_original
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.server.answer_types import Box, Boxes
+from aveyb_retrieval.server.answer_types import BoxAnswer, Boxes
 from aveyb_retrieval.server.calls import read_call
 from aveyb_retrieval.server.context import json_answer
 from aveyb_retrieval.server.keys import find
@@ -57,7 +57,7 @@ async def boxes(request: Request) -> Response:
     call = await read_call(request, BoxesOf)
     document_id = request.path_params["id"]
     looked = await _look(call, document_id, (call.fields.start, call.fields.stop), None)
-    rectangles = [Box(**box) for box in looked["boxes"]]
+    rectangles = [BoxAnswer(**box) for box in looked["boxes"]]
     return json_answer(
         msgspec.json.encode(Boxes(index=call.name, id=document_id, boxes=rectangles))
     )

@@ -14,7 +14,13 @@ import msgspec
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.search.options import SearchOptions
 from aveyb_retrieval.indexes.search.retriever import Retriever
-from aveyb_retrieval.server.answer_types import Found, FoundForEach, Hit, Result, Value
+from aveyb_retrieval.server.answer_types import (
+    HitAnswer,
+    ResultAnswer,
+    SearchAnswer,
+    SearchListAnswer,
+    Value,
+)
 from aveyb_retrieval.server.context import context, json_answer, raw_list
 from aveyb_retrieval.server.fields import read
 from aveyb_retrieval.server.keys import note_on
@@ -35,7 +41,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
 
-    from aveyb_retrieval.indexes.search.hit import Result as FoundHits
+    from aveyb_retrieval.indexes.search.hit import Result
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.server.indexes import Indexes
     from aveyb_retrieval.server.limits import ServerLimits
@@ -96,8 +102,8 @@ async def search(request: Request) -> Response:
     head: dict[str, Any] = {"index": name, "facets": msgspec.Raw(facets)}
     if is_single:
         result: dict[str, Any] = msgspec.json.decode(results[0], type=dict[str, msgspec.Raw])
-        return json_answer(msgspec.json.encode(Found(**head, **result)))
-    return json_answer(msgspec.json.encode(FoundForEach(**head, results=raw_list(results))))
+        return json_answer(msgspec.json.encode(SearchAnswer(**head, **result)))
+    return json_answer(msgspec.json.encode(SearchListAnswer(**head, results=raw_list(results))))
 
 
 def _open(
@@ -153,7 +159,7 @@ def _queries_at_once(page: _Page) -> int:
 
 
 def _search_part(indexes: Indexes, ticket: Ticket, page: _Page, queries: list[str]) -> list[bytes]:
-    """Search for some queries of a request; return the JSON of a `Result` for each."""
+    """Search for some queries of a request; return the JSON of a `ResultAnswer` for each."""
     name, index = _open(indexes, page.name, page.several, ticket.only)
     version, offset = index.version, page.options["offset"]
     results = index.search(queries, page.depth, **page.options)
@@ -182,16 +188,16 @@ def _name_of(options: Mapping[str, Any], query: str, index: Any, version: str) -
 
 
 def _write(
-    query: str, hits: FoundHits, page: _Page, following: str | None, note: str, ticket: Ticket
+    query: str, hits: Result, page: _Page, following: str | None, note: str, ticket: Ticket
 ) -> bytes:
     """Write a result as JSON; Refusal (413) as soon as its hits are too large for an answer."""
     written: list[bytes] = []
     size = 0
     for hit in hits[: page.k]:
-        written.append(msgspec.json.encode(Hit.of(hit, text=page.with_text)))
+        written.append(msgspec.json.encode(HitAnswer.of(hit, text=page.with_text)))
         size += len(written[-1])
         ticket.check_answer(size)
-    result = Result(
+    result = ResultAnswer(
         query=query,
         words=hits.words,
         unmet=hits.unmet,
