@@ -77,7 +77,20 @@ def test_json_round_trip_keeps_every_field() -> None:
         ({"layer_pattern": "static"}, "layer_pattern is 'static'; it must be a list"),
         ({"ranker_direction": "both"}, "ranker_direction is 'both', .* ReferenceAveyB alone has"),
         ({"compressor": "none"}, "compressor is 'none', .* ReferenceAveyB alone has"),
+        ({"compressor": "linear", "num_retrieved": 0}, "compressor is 'linear', a choice"),
         ({"funnel_factor": 2}, "funnel_factor is 2, .* FunnelAveyBConfig alone has"),
+        ({"funnel_after": 1}, "funnel_after is 1, a choice that FunnelAveyBConfig alone has"),
+        ({"similarity_norm": "max"}, "similarity_norm is 'max'"),
+        (
+            {"num_hidden_layers": 4, "layer_pattern": ["coupled"] * 4},
+            "layer_pattern is .'coupled'.*it must be a list",
+        ),
+        ({"tail_share": 1}, "tail_share is 1.0: of expansion_factor 4"),
+        ({"tail_share": 0.0}, "tail_share is 0.0"),
+        (
+            {"hidden_size": 32, "tail_share": 0.51},
+            "hidden_size 32 that is a tail of 65.28",
+        ),
     ],
 )
 def test_bad_settings_are_named(overrides: dict, words: str) -> None:

@@ -13,8 +13,8 @@ import torch
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.network.split_encoder import InferenceModel
 from aveyb_retrieval.encoder.settings import settings_of
-from aveyb_retrieval.errors import ConfigError, ModelError
-from tests.encoder.models import small_config, small_model
+from aveyb_retrieval.errors import ModelError
+from tests.encoder.models import small_model
 from tests.encoder.test_model import padded, random_texts
 
 if TYPE_CHECKING:
@@ -80,34 +80,6 @@ def test_a_saved_model_is_the_same(switch: str, tmp_path: Path) -> None:
             AveyBModel.from_pretrained(tmp_path)(ids).last_hidden_state,
             model(ids).last_hidden_state,
         )
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"similarity_norm": "max"}, "similarity_norm is 'max'"),
-        ({"layer_pattern": ["coupled"] * 4}, "layer_pattern is .'coupled'.*it must be a list"),
-        (
-            {"ranker_direction": "both"},
-            "ranker_direction is 'both', a choice that ReferenceAveyB alone has",
-        ),
-        (
-            {"compressor": "none"},
-            "compressor is 'none', a choice that ReferenceAveyB alone has",
-        ),
-        (
-            {"num_retrieved": 0, "compressor": "linear"},
-            "compressor is 'linear', a choice",
-        ),
-        ({"funnel_after": 1}, "funnel_after is 1, a choice that FunnelAveyBConfig alone has"),
-        ({"tail_share": 1}, "tail_share is 1.0: of expansion_factor 4"),
-        ({"tail_share": 0.0}, "tail_share is 0.0"),
-        ({"tail_share": 0.51}, "hidden_size 32 that is a tail of 65.28"),
-    ],
-)
-def test_values_out_of_range_name_the_field(fields: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
-        small_config("paper", **fields)
 
 
 @pytest.mark.parametrize("read", [InferenceModel.load, settings_of])

@@ -77,31 +77,24 @@ def _break(folder, name, text):
             "".join(f'{{"_id": "q{i}", "text": "{" " * i}"}}\n' for i in (1, 2, 3)),
             "test.tsv: 3 judged queries have an empty text, e.g. 'q1'",
         ),
+        *(
+            ("spans.jsonl", json.dumps({"query-id": "q1", **row}), message)
+            for row, message in (
+                (
+                    {"corpus-id": "none", "spans": [[0, 3]]},
+                    "line 1: the document 'none' is not in the corpus",
+                ),
+                ({"corpus-id": "d1", "spans": [[0, 9999]]}, "does not lie in the"),
+                ({"corpus-id": "d1", "spans": [[5, 5]]}, "does not lie in the"),
+                ({"corpus-id": "d1", "spans": [3]}, "must be a list of"),
+                ({"corpus-id": "d1", "spans": []}, "else leave the line out"),
+            )
+        ),
     ],
 )
 def test_broken_folders(tmp_path, name, text, message):
     folder = write_folder(tmp_path / "toy", dev=False)
     _break(folder, name, text)
-    with pytest.raises(InputError, match=message):
-        load_dataset(str(folder))
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        (
-            {"query-id": "q1", "corpus-id": "none", "spans": [[0, 3]]},
-            "line 1: the document 'none' is not in the corpus",
-        ),
-        ({"query-id": "q1", "corpus-id": "d1", "spans": [[0, 9999]]}, "does not lie in the"),
-        ({"query-id": "q1", "corpus-id": "d1", "spans": [[5, 5]]}, "does not lie in the"),
-        ({"query-id": "q1", "corpus-id": "d1", "spans": [3]}, "must be a list of"),
-        ({"query-id": "q1", "corpus-id": "d1", "spans": []}, "else leave the line out"),
-    ],
-)
-def test_broken_spans(tmp_path, row, message):
-    folder = write_folder(tmp_path / "toy")
-    write_jsonl(folder / "spans.jsonl", [row])
     with pytest.raises(InputError, match=message):
         load_dataset(str(folder))
 

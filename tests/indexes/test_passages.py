@@ -222,30 +222,6 @@ def test_vectors_find_passages(retriever: Retriever) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"per_document": 1}, "per_document=1: only with unit='passage'"),
-        ({"diversity": 0.5}, "diversity=0.5: only with unit='passage'"),
-        ({"unit": "word"}, "unit='word'"),
-        (
-            {"unit": "passage", "granularity": "both"},
-            "granularity='both': only with unit='document'",
-        ),
-        ({"unit": "passage", "weight": 0.3}, "only with unit='document'"),
-        ({"unit": "passage", "diversity": 2}, "diversity=2"),
-        ({"unit": "passage", "per_document": 0}, "per_document=0"),
-        ({"min_score": "high"}, "min_score='high'"),
-        ({"rerank": 3}, "rerank=3"),
-    ],
-)
-def test_options_of_passages_are_checked(
-    retriever: Retriever, options: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ConfigError, match=words):
-        retriever.search("word1", **options)
-
-
 def test_an_index_of_documents_has_no_passages(tmp_path: Path) -> None:
     build_index(ROWS, tmp_path / "ix", model=FakeEmbedder(), granularity="document")
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:

@@ -306,6 +306,18 @@ def test_filters_come_before_the_search(retriever: Retriever) -> None:
         ({"context": -1}, "context=-1"),
         ({"candidates": 0}, "candidates=0"),
         ({"filter": {"$bad": 1}}, r"\$bad"),
+        ({"per_document": 1}, "per_document=1: only with unit='passage'"),
+        ({"diversity": 0.5}, "diversity=0.5: only with unit='passage'"),
+        ({"unit": "word"}, "unit='word'"),
+        (
+            {"unit": "passage", "granularity": "both"},
+            "granularity='both': only with unit='document'",
+        ),
+        ({"unit": "passage", "weight": 0.3}, "only with unit='document'"),
+        ({"unit": "passage", "diversity": 2}, "diversity=2"),
+        ({"unit": "passage", "per_document": 0}, "per_document=0"),
+        ({"min_score": "high"}, "min_score='high'"),
+        ({"rerank": 3}, "rerank=3"),
     ],
 )
 def test_an_option_out_of_range_is_told(
