@@ -140,8 +140,8 @@ def scale() -> str:
 
 _GROUP_COLUMNS = {
     "mean NDCG@10": "{label}",
-    f"our model not trained on ({' and '.join(figures.UNSEEN)})": "{unseen}",
-    f"training splits used ({', '.join(figures.SEEN)})": "{seen}",
+    f"sets that our model was not trained on ({' and '.join(figures.UNSEEN)})": "{unseen}",
+    f"sets whose training part it saw ({', '.join(figures.SEEN)})": "{seen}",
     "all 6": "{all}",
 }
 _COMPARED = {

@@ -31,9 +31,10 @@ INTRODUCTION = """\
 
 Generated from the commands by `python docs/make_cli.py`; do not edit. Every command prints the same with `--help`.
 
-Exit codes: 0 for success; 1 if `aveyb-index verify` finds damage that remains, or `build`, `add`, `upsert` or `sync`
-[left something out](files.md); 2 for wrong arguments or bad input, with a message that says what is wrong, where, and
-what to do; 130 for a command that was interrupted and can be continued.
+Exit codes: 0 for success; 1 if a command ran and found something to report: damage that remains (`verify`), files that
+were [left out](files.md#what-is-left-out) (`build`, `add`, `upsert`, `sync`), a false quotation (`ask`, `check`), or no
+match (`grep`); 2 for wrong arguments or bad input, with a message that says what is wrong, where, and what to do; 130
+for a command that was interrupted and can be continued.
 """  # noqa: E501
 
 
