@@ -89,6 +89,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path, PurePath
 
+    from aveyb_retrieval.documents.readers.filetext import FileText
+
 SIDE_FILES = ("metadata.csv", "metadata.jsonl")
 _PATH = "path"  # the field that says which files a line is about
 _FILE_FIELDS = (_PATH, "type", "modified")  # what each file has by itself
@@ -656,49 +658,61 @@ def _ocr_try(reason: Unreadable, conditions: Callable[[], OcrConditions]) -> Ocr
 def _read(
     file: SourceFile, reader: FileReader, conditions: Callable[[], OcrConditions]
 ) -> Iterator[Item]:
-    file_name = file.shown
-    location = SourceLocation(file_name, 0)
+    """Read a file: its document, and what of it could not be read."""
     if _size(file.path) == 0 and not file.named:
-        yield Notice(file_name, "empty", harmless=True)
+        yield Notice(file.shown, "empty", harmless=True)
         return
     try:
         modified = _modified(file.path, reader.limits.follow_links)
         text, digest = reader.read(file.path, file.kind)
     except Unreadable as reason:
-        yield Rejected(
-            location,
-            shortened(str(reason), MAX_REASON_CHARACTERS),
-            "",
-            in_folder=not file.named,
-            ocr_try=_ocr_try(reason, conditions),
-        )
+        ocr_try = _ocr_try(reason, conditions)
+        yield _rejected(file, shortened(str(reason), MAX_REASON_CHARACTERS), ocr_try)
         return
     except OptionalDependencyError as error:
         if file.named:
             raise
-        yield Rejected(
-            location,
-            f"{error.package} is needed and is not installed: {error.command}",
-            "",
-            in_folder=True,
-        )
+        yield _rejected(file, f"{error.package} is needed and is not installed: {error.command}")
         return
+    notice = _notice(file, text, digest, conditions)
+    if notice is not None:
+        yield notice
+    if text.text.strip():
+        origin = FileOrigin(digest, file.folder, text.pages, file.labels_sha256)
+        yield _document(file, text, origin, modified)
+
+
+def _rejected(file: SourceFile, reason: str, ocr_try: OcrTry | None = None) -> Rejected:
+    """A file that cannot be read."""
+    location = SourceLocation(file.shown, 0)
+    return Rejected(location, reason, "", in_folder=not file.named, ocr_try=ocr_try)
+
+
+def _notice(
+    file: SourceFile, text: FileText, digest: str, conditions: Callable[[], OcrConditions]
+) -> Notice | Rejected | None:
+    """What there is to say of a file that was read; None if all of its text is there."""
     warning = shortened(text.warning, MAX_REASON_CHARACTERS)
     is_empty = not text.text.strip()
     # a picture without words is looked at once, as long as it stays the same
     is_tried = text.may_recognize_more or (is_empty and file.kind.name in _OF_PICTURES)
     ocr_try = OcrTry(digest, *conditions()) if is_tried else None
     if is_empty and text.is_incomplete:  # of an archive of which nothing could be read
-        yield Rejected(location, warning, "", in_folder=not file.named, ocr_try=ocr_try)
-        return
+        return _rejected(file, warning, ocr_try)
     if is_empty:
-        yield Notice(file_name, warning or "holds no text", harmless=True, ocr_try=ocr_try)
-        return
-    if warning:
-        yield Notice(file_name, warning, left_out=False, lost=text.is_incomplete, ocr_try=ocr_try)
+        return Notice(file.shown, warning or "holds no text", harmless=True, ocr_try=ocr_try)
+    if not warning:
+        return None
+    return Notice(file.shown, warning, left_out=False, lost=text.is_incomplete, ocr_try=ocr_try)
+
+
+def _document(
+    file: SourceFile, text: FileText, origin: FileOrigin, modified: str
+) -> Record | Rejected:
+    """The document of a file that has text."""
     metadata = {**_renamed(text.metadata), **file.metadata}
     if text.is_incomplete:
-        metadata[_NOT_READ] = warning
+        metadata[_NOT_READ] = shortened(text.warning, MAX_REASON_CHARACTERS)
     title = metadata.pop("title", None)
     row = {
         "_id": file.id,
@@ -709,14 +723,11 @@ def _read(
         "modified": modified,
         "metadata": metadata,
     }
-    item = read_row(row, location, FieldNames())
+    item = read_row(row, SourceLocation(file.shown, 0), FieldNames())
+    if isinstance(item, Rejected):
+        return replace(item, in_folder=not file.named)
     keywords = (words_of_path(file.id, str(row["title"])), text.keywords)
-    origin = FileOrigin(digest, file.folder, text.pages, file.labels_sha256)
-    yield (
-        replace(item, origin=origin, keywords="\n".join(filter(None, keywords)))
-        if isinstance(item, Record)
-        else replace(item, in_folder=not file.named)
-    )
+    return replace(item, origin=origin, keywords="\n".join(filter(None, keywords)))
 
 
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z])")

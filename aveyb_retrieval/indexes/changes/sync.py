@@ -513,6 +513,19 @@ def _check_new(scope: _Scope, tables: Tables, plan: SyncPlan) -> None:
         )
 
 
+@dataclass(frozen=True)
+class _Start:
+    """How an index and a folder differ when a sync begins.
+
+    `before` are the stored files that are looked at, by the ids of their documents; `has_moved`
+    says that some were read from another folder.
+    """
+
+    before: Mapping[str, StoredFile]
+    plan: SyncPlan
+    has_moved: bool
+
+
 @dataclass
 class _Syncing:
     """One run of a sync; `known` is what was told before, `unchanged` counts files where nothing
@@ -534,64 +547,94 @@ class _Syncing:
 
     def work(self, transaction: Transaction) -> FinishOptions | None:
         """Remove, rename, read and encode; None where there is nothing to change."""
+        start = self._compare(transaction)
+        self._take_over_reports(start.plan)
+        if not self._has_changes(start.plan, start):
+            return None
+        plan = self._remove_and_rename(transaction)
+        self._read(transaction, plan)
+        self._remove_unread(transaction, plan)
+        after = self.files.scope.part_of(stored_files(transaction.tables))
+        made = compare(start.before, {name: file.sha256 for name, file in after.items()})
+        if not self._has_changes(made, start):
+            return None
+        self._record(transaction, made)
+        return FinishOptions(device=self.options.get("device", "cpu"))
+
+    def _compare(self, transaction: Transaction) -> _Start:
+        """Compare the index before the change with the folder; ConfigError if they do not belong
+        together, or too many documents would be deleted.
+        """
         base, scope = transaction.base, self.files.scope
         assert base is not None  # a sync changes the index that is there
         # the tables of a change that is resumed hold a part of it already
-        all_stored = stored_files(
+        stored = stored_files(
             Tables.open(transaction.root, base) if transaction.resumed else transaction.tables
         )
         self._reported, self._former_tries = base.left_out, base.ocr_tries
-        self.files, self._stale = self.files.as_tried(base.ocr_tries, all_stored)
-        before = _unread_again(scope.part_of(all_stored), self._stale)
+        self.files, self._stale = self.files.as_tried(base.ocr_tries, stored)
+        before = _unread_again(scope.part_of(stored), self._stale)
         plan = compare(before, self.files.hashes)
-        _check_folder(scope, self.directory, all_stored, plan, self.options)
-        allowed = self.options.get("allow_delete")
-        check_plan(plan, self.directory, allowed)
+        _check_folder(scope, self.directory, stored, plan, self.options)
+        check_plan(plan, self.directory, self.options.get("allow_delete"))
+        has_moved = any(file.folder != scope.here for file in stored.values())
+        return _Start(before, plan, has_moved)
+
+    def _take_over_reports(self, plan: SyncPlan) -> None:
+        """Keep what earlier reports told of files that are not read again."""
         self.notices = [notice for notice in self.files.notices if not self._was_reported(notice)]
         self._keep_reported(plan)
-        moved = any(file.folder != scope.here for file in all_stored.values())
-        if not (plan or moved or self._has_news):
-            self.unchanged = len(plan.unchanged)
-            return None
-        done = self._remove_and_rename(transaction)
-        read = self._new(self.files.read(done.to_read, transaction.progress))
-        first = next(read, None)
-        if first is not None:
-            source = open_model(transaction.state.encoding, self.directory, self.options)
-            source.check_fits(transaction.state.encoding, self.directory)
-            taking = Ingestion(
-                transaction,
-                source,
-                mode="upsert",
-                on_error=self.files.on_error,
-                total=len(done.to_read),
-            )
-            taking.run(itertools.chain([first], read))
-        unread = done.to_read - self._taken
-        check_plan(plan.without(unread), self.directory, allowed)
+
+    def _has_changes(self, plan: SyncPlan, start: _Start) -> bool:
+        """Whether there is something to change; if not, count the files that stay as they are."""
+        if plan or start.has_moved or self._has_news:
+            return True
+        self.unchanged = len(plan.unchanged)
+        return False
+
+    def _read(self, transaction: Transaction, plan: SyncPlan) -> None:
+        """Read and encode new and changed files; the model is loaded for the first with text."""
+        items = self._new(self.files.read(plan.to_read, transaction.progress))
+        first = next(items, None)
+        if first is None:
+            return
+        encoding = transaction.state.encoding
+        source = open_model(encoding, self.directory, self.options)
+        source.check_fits(encoding, self.directory)
+        taking = Ingestion(
+            transaction,
+            source,
+            mode="upsert",
+            on_error=self.files.on_error,
+            total=len(plan.to_read),
+        )
+        taking.run(itertools.chain([first], items))
+
+    def _remove_unread(self, transaction: Transaction, plan: SyncPlan) -> None:
+        """Remove documents whose files could not be read; ConfigError if these are too many,
+        InputError if no document would be left.
+        """
+        unread = plan.to_read - self._taken
+        check_plan(plan.without(unread), self.directory, self.options.get("allow_delete"))
         self._remove(transaction, unread)
         if transaction.state.counts.documents == 0:
             raise InputError(
-                f"{scope.base}: none of its files can be read; the index would be empty"
+                f"{self.files.scope.base}: none of its files can be read; the index would be empty"
             )
-        after = scope.part_of(stored_files(transaction.tables))
-        made = compare(before, {name: file.sha256 for name, file in after.items()})
-        if not (made or moved or self._has_news):
-            self.unchanged = len(made.unchanged)
-            return None
-        left_out_elsewhere = {
-            path: why for path, why in self._reported.items() if not scope.looks_at(path)
+
+    def _record(self, transaction: Transaction, made: SyncPlan) -> None:
+        """Record how the folder was read, what was left out of it, and what was changed."""
+        looks_at, state = self.files.scope.looks_at, transaction.state
+        reported_elsewhere = {
+            path: why for path, why in self._reported.items() if not looks_at(path)
         }
-        tries = {
-            path: ocr_try for path, ocr_try in base.ocr_tries.items() if not scope.looks_at(path)
+        tried_elsewhere = {
+            path: ocr_try for path, ocr_try in self._former_tries.items() if not looks_at(path)
         }
-        transaction.state.reading = self.files.reading.of_folder()
-        transaction.state.left_out = {**left_out_elsewhere, **self._left_out}
-        transaction.state.ocr_tries = {**tries, **self._ocr_tries}
-        transaction.state.changes = Changes(
-            rejected=transaction.state.changes.rejected, **made.counts()
-        )
-        return FinishOptions(device=self.options.get("device", "cpu"))
+        state.reading = self.files.reading.of_folder()
+        state.left_out = {**reported_elsewhere, **self._left_out}
+        state.ocr_tries = {**tried_elsewhere, **self._ocr_tries}
+        state.changes = Changes(rejected=state.changes.rejected, **made.counts())
 
     @property
     def _has_news(self) -> bool:
