@@ -15,6 +15,7 @@ import stat
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -23,7 +24,6 @@ from aveyb_retrieval.errors import IndexFormatError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_BLOCK_BYTES = 1 << 20
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none of the three
 _ALWAYS = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -48,7 +48,7 @@ def open_file(path: Path, flags: int, *, follow_links: bool = False) -> int:
     return os.open(path, flags | _ALWAYS | (0 if follow_links else _NOFOLLOW), 0o666)
 
 
-def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow_links: bool = False) -> BinaryIO:
+def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow_links: bool = False) -> FileIO:
     """Open a file, unbuffered: a regular file and nothing else, of an index never what a symbolic
     link points to.
 
@@ -65,7 +65,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, follow_links: bool = F
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise _not_regular(path)
-    return os.fdopen(fd, "rb" if flags == os.O_RDONLY else "r+b", buffering=0)
+    return FileIO(fd, "rb" if flags == os.O_RDONLY else "r+b")
 
 
 def _not_regular(path: Path) -> IndexFormatError:
@@ -231,12 +231,9 @@ def replace_in_place(path: Path, data: bytes) -> None:
 
 def hash_file(path: Path, *, follow_links: bool = False) -> FileInfo:
     """Read a regular file in blocks and return its size and sha256."""
-    digest, size = hashlib.sha256(), 0
     with open_regular(path, follow_links=follow_links) as handle:
-        while block := handle.read(_BLOCK_BYTES):
-            digest.update(block)
-            size += len(block)
-    return FileInfo(size, digest.hexdigest())
+        digest = hashlib.file_digest(handle, "sha256")
+        return FileInfo(handle.tell(), digest.hexdigest())
 
 
 def hash_texts(texts: Iterable[str]) -> str:
