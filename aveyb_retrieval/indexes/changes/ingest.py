@@ -299,11 +299,14 @@ def _passage_table(batch: DocumentBatch) -> dict[str, Any]:
 
 def _passage_weights(batch: DocumentBatch) -> FloatArray:
     """How well the model knows passages, `[p]`."""
-    weights = []
-    for (_, encoded, _), count in zip(batch.made, batch.passage_counts.tolist(), strict=True):
+    counts = batch.passage_counts
+    weights = np.ones(counts.sum(), np.float32)
+    places = zip(batch.made, (np.cumsum(counts) - counts).tolist(), counts.tolist(), strict=True)
+    for (_, encoded, _), first, count in places:
         own = getattr(encoded, "weights", None)  # not every model knows them
-        weights.append(np.ones(count, np.float32) if own is None else own[:count])
-    return np.concatenate(weights)
+        if own is not None:
+            weights[first : first + count] = own[:count]
+    return weights
 
 
 def _codes(batch: DocumentBatch) -> list[bytes]:

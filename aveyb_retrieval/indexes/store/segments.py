@@ -7,7 +7,7 @@ few different ones. So each is looked at once, and NumPy and Arrow put the texts
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, count, pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -88,28 +88,34 @@ class Layout:
         pieces = list[str]()
         titled, bodies, headed, passages = (list[tuple[int, int]]() for _ in range(4))
         for title, text, spans, headings in texts:
-            cuts = sorted({0, len(text), *spans.reshape(-1).tolist()})
-            pieces += [" ", title, " "]
+            bounds = spans.tolist()
+            cuts = sorted({0, len(text), *chain.from_iterable(bounds)})
+            pieces += (" ", title, " ")
             first = len(pieces)
-            if all(text[cut - 1] in _BLANKS or text[cut] in _BLANKS for cut in cuts[1:-1]):
-                number = {cut: place for place, cut in enumerate(cuts, start=first)}
+            if all(_is_beside_blank(text, cut) for cut in cuts[1:-1]):
+                number = dict(zip(cuts, count(first), strict=False))
                 pieces += [text[start:stop] for start, stop in pairwise(cuts)]
-                bodies.append((first, len(pieces)))
-                passages += [(number[start], number[stop]) for start, stop in spans.tolist()]
+                last = len(pieces)
+                passages += [(number[start], number[stop]) for start, stop in bounds]
             else:
                 pieces.append(text)
-                bodies.append((first, first + 1))
-                for start, stop in spans.tolist():
-                    pieces += [" ", text[start:stop]]
+                last = len(pieces)
+                for start, stop in bounds:
+                    pieces += (" ", text[start:stop])
                     passages.append((len(pieces) - 1, len(pieces)))
-            titled.append((first - 2, bodies[-1][1]))
+            bodies.append((first, last))
+            titled.append((first - 2, last))
             for heading in headings:
-                pieces += [" ", heading]
+                pieces += (" ", heading)
                 headed.append((len(pieces) - 1, len(pieces)))
         ranges = (
             np.array(pairs, np.int64).reshape(-1, 2) for pairs in (titled, bodies, headed, passages)
         )
         return cls(pieces, *ranges)
+
+
+def _is_beside_blank(text: str, cut: int) -> bool:
+    return text[cut - 1] in _BLANKS or text[cut] in _BLANKS
 
 
 def split_at_blanks(data: bytes) -> tuple[list[str], IntArray, IntArray]:

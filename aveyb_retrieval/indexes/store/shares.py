@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.encoder.text.quoting import Repetition, repetitions
+from aveyb_retrieval.encoder.text.quoting import Repetition, is_mail, repetitions
 
 if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
@@ -25,4 +25,6 @@ _SHARES[Repetition.SIGNED] = SIGNED_SHARE
 
 def passage_shares(title: str, text: str, spans: IntArray) -> FloatArray:
     """Return how much passages, characters `[n, 2]` of a text, count, float32 `[n]`."""
+    if not is_mail(text):
+        return np.ones(len(spans), np.float32)
     return _SHARES[repetitions(title, text, spans)]
