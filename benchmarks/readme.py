@@ -621,7 +621,6 @@ BLOCKS: dict[str, Sequence[Table | Paragraph] | Callable[[], str]] = {
             },
         )
     ],
-    "named": [Table("legalbench_rag.json", figures.named_questions("named"), _NAMED_COLUMNS)],
     "named-and-stripped": [Table("legalbench_rag.json", figures.all_questions, _NAMED_COLUMNS)],
     "filings": [
         Table(

@@ -120,6 +120,16 @@ def test_a_sync_keeps_what_the_build_was_given(tmp_path: Path) -> None:
         assert retriever.count({"path": {"$contains": "old"}}) == 0
 
 
+def test_patterns_of_a_sync_replace_those_of_the_build(tmp_path: Path) -> None:
+    folder = put(tmp_path / "docs", {"a.md": "a", "old/b.md": "b", "tmp/c.md": "c"})
+    root, model = tmp_path / "ix", FakeEmbedder()
+    build_index(folder, root, model=model, exclude=["old/"])
+    for options in ({"exclude": ["tmp/"]}, {}):  # the second sync keeps those of the first
+        sync_index(folder, root, model=model, **options)
+        with Retriever.load(root, model=model) as retriever:
+            assert {document.id for document in retriever.documents()} == {"a.md", "old/b.md"}
+
+
 def test_names_are_words_of_a_document_and_follow_it(tmp_path: Path) -> None:
     name = "Kessler Foods/PileSchedule_revC.md"
     folder = put(tmp_path / "docs", {name: "# Overview\n\nDepth 12 m.\n", "b.md": "# B\n\nlunch\n"})

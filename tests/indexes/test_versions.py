@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import portalocker
 import pytest
 
-from aveyb_retrieval import Index, Retriever, build_index, files, verify_index
+from aveyb_retrieval import Index, Retriever, build_index, copy_index, files, verify_index
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
+from aveyb_retrieval.indexes.changes.change import compact
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from aveyb_retrieval.indexes.store.place import CLEAN_EVERY_VERSIONS, hold_visible
 from tests import one_change
@@ -92,6 +93,51 @@ def test_the_vectors_of_a_retriever_may_be_in_memory(tmp_path: Path) -> None:
         Retriever.load(tmp_path / "ix", model=FakeEmbedder(), mapped=False, verify=True) as read,
     ):
         assert answers(mapped) == answers(read)
+
+
+def files_that_hold(root: Path, *words: str) -> list[str]:
+    """The files below a folder that hold one of these words."""
+    return [
+        path.name
+        for path in root.rglob("*")
+        if path.is_file() and any(word.encode() in path.read_bytes() for word in words)
+    ]
+
+
+@pytest.mark.parametrize("is_read", [False, True], ids=["not read meanwhile", "read meanwhile"])
+def test_a_deleted_text_is_in_no_file_after_compact(tmp_path: Path, is_read: bool) -> None:
+    root, words = tmp_path / "ix", ("xylograph", "zebrastripe", "wombat", "quokka-7")
+    secret = {"_id": words[3], "title": words[1], "text": f"The {words[0]} is blue.", "n": words[2]}
+    build_index([*make_documents(9), secret], root, model=FakeEmbedder())
+    reader = Retriever.load(root, model=FakeEmbedder()) if is_read else None
+    with Index.open(root, model=FakeEmbedder()) as index:
+        index.delete([words[3]])
+        assert words[3] not in index
+    assert files_that_hold(root, *words)
+    compact(IndexDirectory(root))
+    assert bool(files_that_hold(root, *words)) == is_read
+    if reader is not None:
+        reader.close()
+        compact(IndexDirectory(root))
+        assert files_that_hold(root, *words) == []
+
+
+def test_a_copy_is_whole_if_the_index_changes_meanwhile(tmp_path: Path) -> None:
+    root, copied = tmp_path / "ix", tmp_path / "copy"
+    build_index(make_documents(9), root, model=FakeEmbedder())
+    with Index.open(root, model=FakeEmbedder()) as index:
+
+        def change(_stage: str, done: int, _total: int | None, _tokens: int) -> None:
+            if not done:
+                for number in range(CLEAN_EVERY_VERSIONS):
+                    index.add(make_documents(1, first=100 + number))
+                index.compact()
+
+        copy_index(root, copied, progress=change)
+        assert len(index) == 9 + CLEAN_EVERY_VERSIONS
+    assert problems_of(copied) == []
+    with Retriever.load(copied, model=FakeEmbedder(), verify=True) as retriever:
+        assert len(retriever) == 9
 
 
 # --- an index made again at the same place -------------------------------------------------------
