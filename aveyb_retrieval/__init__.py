@@ -19,7 +19,7 @@ _HOME = {
         "documents.readers.originals": "Box",
         "documents.records": "FileOrigin Notice",
         "encoder.embedders.embedder": "Embedder EncodedDocument",
-        "encoder.folders": "model_path",
+        "encoder.model_folders": "model_path",
         "encoder.text.passages": "PassageSize",
         "engines.publish": "PublishReport publish_index unpublish_documents",
         "indexes.changes.change": "Report",

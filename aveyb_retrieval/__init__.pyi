@@ -9,7 +9,7 @@ from aveyb_retrieval.documents.records import Notice as Notice
 from aveyb_retrieval.encoder.config import AveyBConfig as AveyBConfig
 from aveyb_retrieval.encoder.embedders.embedder import Embedder as Embedder
 from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument as EncodedDocument
-from aveyb_retrieval.encoder.folders import model_path as model_path
+from aveyb_retrieval.encoder.model_folders import model_path as model_path
 from aveyb_retrieval.encoder.network.heads import (
     AveyBForSequenceClassification as AveyBForSequenceClassification,
 )

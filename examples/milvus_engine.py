@@ -44,7 +44,7 @@ import msgspec
 import numpy as np
 
 from aveyb_retrieval.engines.collection import NOT_THERE, Collection, CollectionView
-from aveyb_retrieval.engines.rows import FactFilters, ascii_word
+from aveyb_retrieval.engines.database_rows import FactFilters, ascii_word
 from aveyb_retrieval.errors import (
     ConfigError,
     EngineError,

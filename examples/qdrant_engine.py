@@ -18,7 +18,7 @@ import numpy as np
 from qdrant_client import QdrantClient, models
 
 from aveyb_retrieval.engines.collection import Collection, CollectionView
-from aveyb_retrieval.engines.rows import ascii_word, word_key
+from aveyb_retrieval.engines.database_rows import ascii_word, word_key
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.store.filters import LanceFilters
 from aveyb_retrieval.indexes.store.words import K1, B

@@ -25,7 +25,7 @@ from aveyb_retrieval.cli import index, train
 from aveyb_retrieval.cli import mcp as mcp_cli
 from aveyb_retrieval.cli import serve as serve_cli
 from aveyb_retrieval.cli.help import sections
-from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
+from aveyb_retrieval.encoder.model_folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.onnx.export import export_onnx
 from tests.jsonl import write_jsonl
 

@@ -136,9 +136,9 @@ def run(
     from rich.console import Console
 
     from aveyb_retrieval.eval.base import check_run_ids, write_run
-    from aveyb_retrieval.eval.build import EvalModelOptions, make_systems
     from aveyb_retrieval.eval.encoders import LoadOptions
     from aveyb_retrieval.eval.metrics import load_trec_eval
+    from aveyb_retrieval.eval.named_systems import EvalModelOptions, make_systems
     from aveyb_retrieval.eval.runner import (
         EvalSettings,
         ResultCache,

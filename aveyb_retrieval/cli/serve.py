@@ -116,9 +116,9 @@ def main(
         import uvicorn  # noqa: F401
     from aveyb_retrieval.server.access_log import AccessLog
     from aveyb_retrieval.server.app import create_app, listen, serve
+    from aveyb_retrieval.server.counters import Metrics
     from aveyb_retrieval.server.indexes import Indexes, named_paths
     from aveyb_retrieval.server.keys import KeyFile, Keys, read_keys
-    from aveyb_retrieval.server.metrics import Metrics
     from aveyb_retrieval.server.origins import Origins
     from aveyb_retrieval.server.refusals import log_shortly
 

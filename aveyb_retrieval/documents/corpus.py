@@ -26,11 +26,11 @@ from aveyb_retrieval.documents.folders import (
     read_folder,
 )
 from aveyb_retrieval.documents.readers.encodings import is_seven_bit
+from aveyb_retrieval.documents.readers.file_limits import Limits, Watch, unwatched
 from aveyb_retrieval.documents.readers.filetext import Unreadable, too_long
 from aveyb_retrieval.documents.readers.kinds import SUFFIXES, kind_of
-from aveyb_retrieval.documents.readers.limits import Limits, Watch, unwatched
 from aveyb_retrieval.documents.readers.process import FileReader
-from aveyb_retrieval.documents.readers.tables import csv_rows, split_header
+from aveyb_retrieval.documents.readers.table_lines import csv_rows, split_header
 from aveyb_retrieval.documents.reading import (
     LongLine,
     Reading,

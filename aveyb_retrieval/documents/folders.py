@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from aveyb_retrieval.documents.exclusion import IGNORE_FILE, Exclusion
 from aveyb_retrieval.documents.readers.chat import looks_like_chat
 from aveyb_retrieval.documents.readers.encodings import decode
+from aveyb_retrieval.documents.readers.file_limits import Watch, unwatched
 from aveyb_retrieval.documents.readers.filetext import Unreadable, Unrecognized
 from aveyb_retrieval.documents.readers.kinds import (
     CHAT,
@@ -41,7 +42,6 @@ from aveyb_retrieval.documents.readers.kinds import (
     missing_package,
     read_bytes,
 )
-from aveyb_retrieval.documents.readers.limits import Watch, unwatched
 from aveyb_retrieval.documents.readers.mailbox import (
     is_maildir,
     looks_like_mailbox,
@@ -51,7 +51,7 @@ from aveyb_retrieval.documents.readers.mailbox import (
 from aveyb_retrieval.documents.readers.ocr import OcrConditions, ocr_conditions
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.readers.suffixes_without_text import WITHOUT_TEXT
-from aveyb_retrieval.documents.readers.tables import csv_rows
+from aveyb_retrieval.documents.readers.table_lines import csv_rows
 from aveyb_retrieval.documents.reading import (
     COMPRESSED,
     Reading,

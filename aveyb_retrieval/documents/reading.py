@@ -20,8 +20,8 @@ from aveyb_retrieval.documents.readers.encodings import (
     without_mark,
     wrong_byte,
 )
+from aveyb_retrieval.documents.readers.file_limits import FILE_SECONDS, OCR_SECONDS, Limits
 from aveyb_retrieval.documents.readers.filetext import too_long
-from aveyb_retrieval.documents.readers.limits import FILE_SECONDS, OCR_SECONDS, Limits
 from aveyb_retrieval.documents.records import (
     LARGEST_LINE_BYTES,
     MAX_LINE_BYTES,

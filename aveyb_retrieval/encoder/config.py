@@ -15,7 +15,7 @@ import transformers
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 
-from aveyb_retrieval.encoder.folders import is_released
+from aveyb_retrieval.encoder.model_folders import is_released
 from aveyb_retrieval.encoder.settings import (
     MODEL_TYPE,
     RELEASED,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
-from aveyb_retrieval.encoder.folders import is_released, read_object
+from aveyb_retrieval.encoder.model_folders import is_released, read_object
 from aveyb_retrieval.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from aveyb_retrieval.documents.records import FileOrigin, Pages
-from aveyb_retrieval.engines.rows import ascii_word, describe, held_words, kept_words
+from aveyb_retrieval.engines.database_rows import ascii_word, describe, held_words, kept_words
 from aveyb_retrieval.errors import (
     AveyBError,
     ConfigError,

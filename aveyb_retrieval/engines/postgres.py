@@ -15,7 +15,7 @@ from urllib.parse import urlunsplit
 import numpy as np
 
 from aveyb_retrieval.engines.collection import Collection, CollectionView
-from aveyb_retrieval.engines.rows import FactFilters, ascii_word, pack_postings, word_key
+from aveyb_retrieval.engines.database_rows import FactFilters, ascii_word, pack_postings, word_key
 from aveyb_retrieval.errors import (
     ConfigError,
     EngineError,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 
-from aveyb_retrieval.encoder.folders import model_folder
+from aveyb_retrieval.encoder.model_folders import model_folder
 from aveyb_retrieval.errors import ConfigError, ModelError
 from aveyb_retrieval.eval.base import fingerprint_of
 from aveyb_retrieval.eval.tasks import STANDARD, EvalProtocol

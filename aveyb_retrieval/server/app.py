@@ -23,10 +23,10 @@ from aveyb_retrieval.errors import AveyBError, ConfigError
 from aveyb_retrieval.server import openapi
 from aveyb_retrieval.server.connections import Connections
 from aveyb_retrieval.server.context import Context
+from aveyb_retrieval.server.counters import Metrics
 from aveyb_retrieval.server.gate import Gate
 from aveyb_retrieval.server.keys import KeyFile, Keys, Right
 from aveyb_retrieval.server.limits import ServerLimits
-from aveyb_retrieval.server.metrics import Metrics
 from aveyb_retrieval.server.origins import Origins
 from aveyb_retrieval.server.processes import FOLLOW_SECONDS, Processes
 from aveyb_retrieval.server.refusals import refuse

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from aveyb_retrieval.server.counters import Metrics
     from aveyb_retrieval.server.indexes import Indexes
     from aveyb_retrieval.server.limits import ServerLimits
-    from aveyb_retrieval.server.metrics import Metrics
     from aveyb_retrieval.server.processes import Processes
     from aveyb_retrieval.server.work import Work
 

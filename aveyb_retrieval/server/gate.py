@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from aveyb_retrieval.server.access_log import AccessLog
+    from aveyb_retrieval.server.counters import Metrics
     from aveyb_retrieval.server.keys import Key, KeyFile, Keys, Right
     from aveyb_retrieval.server.limits import ServerLimits
-    from aveyb_retrieval.server.metrics import Metrics
     from aveyb_retrieval.server.origins import Origins
 
 PART_BYTES = 1 << 18  # of a body that are sent at once

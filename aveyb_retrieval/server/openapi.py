@@ -22,8 +22,8 @@ from aveyb_retrieval.server import (
     search,
 )
 from aveyb_retrieval.server.context import context, json_answer
+from aveyb_retrieval.server.counters import metrics
 from aveyb_retrieval.server.fields import JSON, JSON_LINES
-from aveyb_retrieval.server.metrics import metrics
 from aveyb_retrieval.server.refusals import STATUSES
 from aveyb_retrieval.server.request_types import OfIndex, with_limits
 from aveyb_retrieval.system import package_version

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.responses import Response
 
+from aveyb_retrieval.documents.readers.file_limits import Limits as FileLimits
 from aveyb_retrieval.documents.readers.filetext import Unreadable
-from aveyb_retrieval.documents.readers.limits import Limits as FileLimits
 from aveyb_retrieval.documents.readers.originals import read_original
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.errors import ConfigError, InputError

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 from transformers import PreTrainedModel, Trainer, TrainingArguments
 
 from aveyb_retrieval.encoder.config import AveyBConfig, SettingsConfig
-from aveyb_retrieval.encoder.folders import fingerprint, model_folder
+from aveyb_retrieval.encoder.model_folders import fingerprint, model_folder
 from aveyb_retrieval.encoder.network.model import IGNORED_LABEL, AveyBForMaskedLM
 from aveyb_retrieval.encoder.progress_bars import without_progress_bars
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer

@@ -23,7 +23,7 @@ from aveyb_retrieval.encoder.embedders.sentence_transformers import (
     save_again,
     sentence_transformer,
 )
-from aveyb_retrieval.encoder.folders import model_folder
+from aveyb_retrieval.encoder.model_folders import model_folder
 from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.wordpiece import Tokenizer, load_tokenizer
 from aveyb_retrieval.errors import ConfigError, InputError, plural

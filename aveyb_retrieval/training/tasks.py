@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import Trainer, TrainingArguments
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.folders import model_folder
+from aveyb_retrieval.encoder.model_folders import model_folder
 from aveyb_retrieval.encoder.network.heads import (
     AveyBForSequenceClassification,
     AveyBForTokenClassification,

@@ -28,7 +28,7 @@ import torch
 from torch.nn.functional import cross_entropy, normalize
 
 from aveyb_retrieval import AveyBConfig, AveyBModel
-from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
+from aveyb_retrieval.encoder.model_folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.text.wordpiece import read_vocabulary
 from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.metrics import evaluate

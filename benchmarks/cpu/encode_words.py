@@ -34,7 +34,7 @@ import numpy as np
 
 from aveyb_retrieval import Embedder
 from aveyb_retrieval.encoder.embedders.loading import minilm_folder
-from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
+from aveyb_retrieval.encoder.model_folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.text.wordpiece import read_vocabulary
 
 if TYPE_CHECKING:

@@ -38,9 +38,9 @@ import pypdfium2
 from make_files import Folder, make
 
 from aveyb_retrieval import Retriever, build_index, sync_index
+from aveyb_retrieval.documents.readers.file_limits import Limits
 from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.readers.kinds import kind_of
-from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.readers.process import FileReader
 
 RESULTS = Path(__file__).parents[1] / "results"

@@ -323,7 +323,7 @@ def search_parts() -> list[Part]:
 def build_parts() -> list[Part]:
     """What a build does, but for reading, checking and the model."""
     from aveyb_retrieval.indexes.changes import ingest, transaction
-    from aveyb_retrieval.indexes.nearest import build
+    from aveyb_retrieval.indexes.nearest import due_files
     from aveyb_retrieval.indexes.store.dataset import LanceTable
     from aveyb_retrieval.indexes.store.rows import RowTable, WordIndex
 
@@ -333,7 +333,7 @@ def build_parts() -> list[Part]:
         *(("merging pieces", owner, "settle") for owner in (LanceTable, RowTable)),
     ]
     found += [("index of ids", LanceTable, "index"), ("lists of words", WordIndex, "make")]
-    found += [("FAISS", build, "make_tier"), ("ids and hashes", ingest, "chain_digest")]
+    found += [("FAISS", due_files, "make_tier"), ("ids and hashes", ingest, "chain_digest")]
     return found + [
         ("flushing, hashing files", transaction.Transaction, name) for name in ("_flush", "publish")
     ]

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import faiss
 import numpy as np
 
-from aveyb_retrieval.indexes.nearest.build import make_tier
+from aveyb_retrieval.indexes.nearest.due_files import make_tier
 from aveyb_retrieval.indexes.nearest.tiers import VectorSearcher
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.eval.base import SystemInfo, fingerprint_of, info_fingerprint
-from aveyb_retrieval.eval.build import indexed
 from aveyb_retrieval.eval.encoders import LoadOptions
+from aveyb_retrieval.eval.named_systems import indexed
 from aveyb_retrieval.eval.systems import bm25_modules, index_info
 from aveyb_retrieval.eval.tasks import STANDARD, joined_text
 from aveyb_retrieval.indexes.vectors import StoredShards

@@ -39,7 +39,6 @@ from span_scores import (
 from aveyb_retrieval import Embedder
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE, PassageSize
 from aveyb_retrieval.eval.base import fingerprint_of, info_fingerprint
-from aveyb_retrieval.eval.build import indexed
 from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import (
     AsMeasured,
@@ -48,6 +47,7 @@ from aveyb_retrieval.eval.encoders import (
     load_measured,
     word_chunks,
 )
+from aveyb_retrieval.eval.named_systems import indexed
 from aveyb_retrieval.eval.runner import write_text
 from aveyb_retrieval.eval.tasks import Task, make_task
 

@@ -21,9 +21,9 @@ import numpy as np
 from quality import MAX_QUERIES, RESULTS, SETS
 
 from aveyb_retrieval.cli.common import progress_bar
-from aveyb_retrieval.eval.build import exact_system, indexed
 from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import LoadOptions, load_measured
+from aveyb_retrieval.eval.named_systems import exact_system, indexed
 from aveyb_retrieval.eval.runner import run_system, write_text
 from aveyb_retrieval.eval.tasks import make_task
 from aveyb_retrieval.indexes.vectors import StoredShards

@@ -31,13 +31,13 @@ import numpy as np
 from rank_fusion import RRFSystem
 
 from aveyb_retrieval import Embedder, build_index
-from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
+from aveyb_retrieval.encoder.model_folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.text.passages import DEFAULT_SIZE
 from aveyb_retrieval.errors import plural
 from aveyb_retrieval.eval.base import fingerprint_of
-from aveyb_retrieval.eval.build import exact_system, indexed_rows
 from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import load_measured, load_peer
+from aveyb_retrieval.eval.named_systems import exact_system, indexed_rows
 from aveyb_retrieval.eval.runner import Result, ResultCache, run_system, write_text
 from aveyb_retrieval.eval.systems import BM25System, IndexSystem
 from aveyb_retrieval.eval.tasks import Task, make_task

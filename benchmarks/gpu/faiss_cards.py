@@ -28,7 +28,7 @@ import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from aveyb_retrieval.indexes.nearest.build import make_tier
+from aveyb_retrieval.indexes.nearest.due_files import make_tier
 from aveyb_retrieval.indexes.nearest.tiers import Memory, VectorSearcher
 from tests.indexes.nearest.fake import FakeVectors
 

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from aveyb_retrieval.cli.common import Command
-from aveyb_retrieval.encoder.folders import TABLE, TABLE_SCALE
+from aveyb_retrieval.encoder.model_folders import TABLE, TABLE_SCALE
 from aveyb_retrieval.encoder.network.tensors import float_table
 from aveyb_retrieval.encoder.onnx.export import export_onnx
 from aveyb_retrieval.encoder.onnx.graph import int8_rows

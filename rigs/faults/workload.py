@@ -14,7 +14,7 @@ from aveyb_retrieval.errors import InputError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.changes.sync import sync_index
 from aveyb_retrieval.indexes.nearest import faiss_file
-from aveyb_retrieval.indexes.store import dataset, rows, session
+from aveyb_retrieval.indexes.store import dataset, lance_session, rows
 from tests import one_change
 from tests.indexes.fake import FakeEmbedder
 
@@ -194,5 +194,5 @@ def small_steps() -> None:
     """
     ingest.BATCH_DOCUMENTS = BATCH
     dataset.MAX_SMALL_PIECES = rows.MAX_SMALL_PIECES = FRAGMENTS
-    session.MAX_CACHED_VERSIONS = VERSIONS
+    lance_session.MAX_CACHED_VERSIONS = VERSIONS
     faiss_file.exact_limit = lambda dim: EXACT  # type: ignore[assignment]

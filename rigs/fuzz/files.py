@@ -14,9 +14,9 @@ import zipfile
 from functools import cache
 from typing import TYPE_CHECKING
 
+from aveyb_retrieval.documents.readers.file_limits import Limits
 from aveyb_retrieval.documents.readers.filetext import FileText, Unreadable
 from aveyb_retrieval.documents.readers.kinds import CHAT, kind_of, read_file
-from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.records import Pages
 from rigs.fuzz import mutate
 from tests.documents.test_mailboxes import mail, mbox

@@ -23,9 +23,9 @@ from aveyb_retrieval.cli.index import main
 from aveyb_retrieval.documents.corpus import read_corpus
 from aveyb_retrieval.documents.folders import list_folder
 from aveyb_retrieval.documents.readers import kinds, process
+from aveyb_retrieval.documents.readers.file_limits import Limits
 from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.readers.kinds import FileKind, kind_of
-from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.reading import Reading
 from aveyb_retrieval.documents.records import Notice, Record, Rejected

@@ -14,7 +14,7 @@ import pytest
 
 from aveyb_retrieval import Embedder, Retriever, build_index
 from aveyb_retrieval.encoder.embedders.loading import load_encoder
-from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
+from aveyb_retrieval.encoder.model_folders import DEFAULT_MODEL
 from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError, ModelError
 from aveyb_retrieval.indexes.nearest import faiss_file
 from aveyb_retrieval.server.indexes import Indexes

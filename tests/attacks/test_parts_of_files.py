@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aveyb_retrieval.documents.readers.file_limits import Limits
 from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.readers.kinds import kind_of, read_file
-from aveyb_retrieval.documents.readers.limits import Limits
 from tests.documents.test_office_parts import NAMES, word
 from tests.indexes.files import make_pdf, make_zip
 

@@ -12,9 +12,9 @@ import pytest
 
 from aveyb_retrieval.documents.corpus import read_corpus
 from aveyb_retrieval.documents.readers import kinds, process
+from aveyb_retrieval.documents.readers.file_limits import Limits
 from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.readers.kinds import kind_of
-from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.readers.ocr import installed_languages, why_no_ocr
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.records import FieldNames, Rejected

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aveyb_retrieval.documents.readers.file_limits import Limits
 from aveyb_retrieval.documents.readers.filetext import FileText, Unreadable
 from aveyb_retrieval.documents.readers.kinds import kind_of, read_file
-from aveyb_retrieval.documents.readers.limits import Limits
 from rigs.fuzz.mutate import mutate_bytes
 from tests.documents.scans import NEEDS_TESSERACT, Image, drawn, saved, scanned_pdf
 

@@ -17,8 +17,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from aveyb_retrieval.documents.readers.file_limits import Limits
 from aveyb_retrieval.documents.readers.kinds import kind_of, read_file
-from aveyb_retrieval.documents.readers.limits import Limits
 from tests.documents.written import WRITERS, Block
 
 if TYPE_CHECKING:

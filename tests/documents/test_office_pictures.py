@@ -13,7 +13,7 @@ import pytest
 from aveyb_retrieval import Retriever, build_index, sync_index
 from aveyb_retrieval.documents.corpus import read_corpus
 from aveyb_retrieval.documents.readers import pictures
-from aveyb_retrieval.documents.readers.limits import Limits
+from aveyb_retrieval.documents.readers.file_limits import Limits
 from aveyb_retrieval.documents.records import Notice, Record, Rejected
 from tests.documents.scans import NEEDS_TESSERACT, drawn, pretended_tesseract, saved
 from tests.documents.test_scans import PATIENT, read_one

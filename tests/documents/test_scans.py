@@ -19,9 +19,9 @@ import pytest
 
 from aveyb_retrieval.documents.corpus import read_corpus
 from aveyb_retrieval.documents.readers import kinds, pdf, process
+from aveyb_retrieval.documents.readers.file_limits import Limits
 from aveyb_retrieval.documents.readers.filetext import Unreadable, Unrecognized
 from aveyb_retrieval.documents.readers.known_words import is_doubtful
-from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.readers.ocr import read_picture
 from aveyb_retrieval.documents.readers.ocr_text import (
     DIVISION,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aveyb_retrieval.documents.readers.file_limits import Limits
 from aveyb_retrieval.documents.readers.filetext import Unreadable
-from aveyb_retrieval.documents.readers.limits import Limits
-from aveyb_retrieval.documents.readers.tables import csv_rows, read_sheet
+from aveyb_retrieval.documents.readers.table_lines import csv_rows, read_sheet
 from tests.documents.conftest import label
 from tests.indexes.files import make_docx, make_pptx, make_xlsx, make_zip
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from aveyb_retrieval.documents.readers.file_limits import Limits
 from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.readers.kinds import kind_of
-from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.readers.process import FileReader
 from aveyb_retrieval.documents.records import Pages
 from aveyb_retrieval.encoder.text.passages import outline

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aveyb_retrieval.documents.readers.equations import grouped, matrix, root, scripts
+from aveyb_retrieval.documents.readers.file_limits import Limits
 from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.readers.html import page_text
-from aveyb_retrieval.documents.readers.limits import Limits
 from aveyb_retrieval.documents.readers.list_numbers import number_as
 from aveyb_retrieval.documents.readers.markdown import read_markdown
 from aveyb_retrieval.documents.readers.sheets import shown_number
 from aveyb_retrieval.documents.readers.symbol_fonts import UNKNOWN, in_symbol_font, sign_of
-from aveyb_retrieval.documents.readers.tables import separator_of
+from aveyb_retrieval.documents.readers.table_lines import separator_of
 from aveyb_retrieval.encoder.text.passages import outline
 
 if TYPE_CHECKING:

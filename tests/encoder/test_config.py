@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
+from aveyb_retrieval.encoder.model_folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.encoder.settings import EncoderSettings, settings_of
 from aveyb_retrieval.errors import ConfigError, ModelError

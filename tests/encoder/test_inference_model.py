@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load, load_file, save_file
 
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
-from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
+from aveyb_retrieval.encoder.model_folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.network.model import AveyBForMaskedLM, AveyBModel
 from aveyb_retrieval.encoder.network.split_encoder import InferenceModel
 from aveyb_retrieval.errors import BackendError, ModelError

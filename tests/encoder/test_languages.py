@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval.encoder.languages.network import onnx_model, position_table
-from aveyb_retrieval.encoder.languages.pieces import character_class, unigram_tokenizer
 from aveyb_retrieval.encoder.languages.weights import BertWeights, read_weights
+from aveyb_retrieval.encoder.languages.xlmr_tokenizer import character_class, unigram_tokenizer
 from aveyb_retrieval.errors import ModelError
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from aveyb_retrieval import Retriever, build_index
-from aveyb_retrieval.encoder import folders
+from aveyb_retrieval.encoder import model_folders
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,18 +18,18 @@ def test_an_index_with_its_model_parses_and_hashes_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     build_index([{"_id": "a", "text": "the contract ends"}], tmp_path / "index")
-    folders._object.cache_clear()
-    folders._digest.cache_clear()
+    model_folders._object.cache_clear()
+    model_folders._digest.cache_clear()
     parsed: list[object] = []
     hashed: list[Path] = []
-    loads, config = json.loads, (folders.DEFAULT_MODEL / "config.json").read_text()
-    weights = folders.DEFAULT_MODEL / "model.safetensors"
+    loads, config = json.loads, (model_folders.DEFAULT_MODEL / "config.json").read_text()
+    weights = model_folders.DEFAULT_MODEL / "model.safetensors"
 
     def counted_loads(text: object, *args: object, **kwargs: object) -> object:
         parsed.extend([text] if text == config else [])
         return loads(text, *args, **kwargs)  # type: ignore[arg-type]
 
-    real = folders._digest.__wrapped__
+    real = model_folders._digest.__wrapped__
 
     def counted_digest(path: Path, state: tuple[int, ...]) -> str:
         hashed.append(path)
@@ -37,7 +37,7 @@ def test_an_index_with_its_model_parses_and_hashes_once(
 
     monkeypatch.setattr("aveyb_retrieval.indexes.model._loaded", {})  # as where nobody uses a model
     monkeypatch.setattr(json, "loads", counted_loads)
-    monkeypatch.setattr(folders, "_digest", folders.lru_cache(counted_digest))
+    monkeypatch.setattr(model_folders, "_digest", model_folders.lru_cache(counted_digest))
     with Retriever.load(tmp_path / "index") as retriever:
         assert [hit.id for hit in retriever.search("contract", 1)] == ["a"]
     assert len(parsed) == 1
@@ -47,7 +47,7 @@ def test_an_index_with_its_model_parses_and_hashes_once(
 def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text('{"a": 1}')
-    folders.read_object(path)["a"] = 5  # the caller's own
-    assert folders.read_object(path) == {"a": 1}
+    model_folders.read_object(path)["a"] = 5  # the caller's own
+    assert model_folders.read_object(path) == {"a": 1}
     path.write_text('{"a": 22}')
-    assert folders.read_object(path) == {"a": 22}
+    assert model_folders.read_object(path) == {"a": 22}

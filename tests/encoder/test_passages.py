@@ -11,7 +11,7 @@ import unicodedata
 import numpy as np
 import pytest
 
-from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
+from aveyb_retrieval.encoder.model_folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.text.passages import (
     Cuts,
     PassageSize,

@@ -12,9 +12,9 @@ from passage_peers import ExactPassages, FusedPassages, VectorScorer, WordScorer
 from span_scores import IndexPassages, chunks_of, evaluate_passages, merge, score_passages
 
 from aveyb_retrieval.errors import ConfigError, InputError
-from aveyb_retrieval.eval.build import indexed, indexed_rows
 from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import AsMeasured, ChunkedModel, word_chunks
+from aveyb_retrieval.eval.named_systems import indexed, indexed_rows
 from aveyb_retrieval.eval.tasks import make_task
 from tests.eval.toys import ToyEmbedder, write_folder
 from tests.recorder import record_calls

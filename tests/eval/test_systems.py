@@ -13,9 +13,9 @@ from aveyb_retrieval import build_index
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.eval import encoders
 from aveyb_retrieval.eval.base import SystemInfo, info_fingerprint, rank
-from aveyb_retrieval.eval.build import exact_system, indexed, indexed_rows
 from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import AsMeasured, ChunkedModel, word_chunks
+from aveyb_retrieval.eval.named_systems import exact_system, indexed, indexed_rows
 from aveyb_retrieval.eval.runner import EvalSettings, Result, ResultCache, result_key, run_system
 from aveyb_retrieval.eval.systems import BM25System, IndexSystem
 from aveyb_retrieval.eval.tasks import make_task

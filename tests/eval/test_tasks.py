@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from aveyb_retrieval.eval.build import exact_system
 from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import AsMeasured, PeerModel
+from aveyb_retrieval.eval.named_systems import exact_system
 from aveyb_retrieval.eval.runner import run_system
 from aveyb_retrieval.eval.tasks import PAPER, STANDARD, make_task
 from tests.eval.toys import DOCUMENTS, JUDGEMENTS, QUERIES, ToyEmbedder, write_folder

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aveyb_retrieval.eval.build import exact_system
 from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import load_measured
+from aveyb_retrieval.eval.named_systems import exact_system
 from aveyb_retrieval.eval.runner import run_system
 from aveyb_retrieval.eval.systems import BM25System
 from aveyb_retrieval.eval.tasks import PAPER, make_task

@@ -13,7 +13,7 @@ from aveyb_retrieval import Index, Retriever, build_index, files
 from aveyb_retrieval.errors import AveyBError, IndexFormatError
 from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.changes.verify import verify_index
-from aveyb_retrieval.indexes.store import dataset, session
+from aveyb_retrieval.indexes.store import dataset, lance_session
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory
 from aveyb_retrieval.indexes.store.place import read_manifest
 from aveyb_retrieval.indexes.store.tables import StoredVectors, Tables
@@ -99,7 +99,7 @@ def test_a_process_that_follows_a_writer_lets_go_of_deleted_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lance's caches kept each index of words that was ever opened, with its file."""
-    monkeypatch.setattr(session, "MAX_CACHED_VERSIONS", 6)
+    monkeypatch.setattr(lance_session, "MAX_CACHED_VERSIONS", 6)
     monkeypatch.setattr(dataset, "MAX_SMALL_PIECES", 2)
     build_index(make_documents(30), tmp_path / "ix", model=FakeEmbedder())
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:

@@ -15,9 +15,9 @@ from aveyb_retrieval.encoder.embedders.loading import load_encoder
 from aveyb_retrieval.encoder.embedders.sentence_embedder import SentenceEmbedder
 from aveyb_retrieval.encoder.text.passages import PassageSize
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.eval.build import exact_system
 from aveyb_retrieval.eval.data import load_dataset
 from aveyb_retrieval.eval.encoders import load_measured
+from aveyb_retrieval.eval.named_systems import exact_system
 from aveyb_retrieval.eval.runner import run_system
 from aveyb_retrieval.eval.systems import IndexSystem
 from aveyb_retrieval.eval.tasks import make_task

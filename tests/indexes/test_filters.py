@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aveyb_retrieval import Index
-from aveyb_retrieval.engines.rows import FactFilters, describe
+from aveyb_retrieval.engines.database_rows import FactFilters, describe
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.store.filters import compile_filter
 from tests.indexes.fake import FakeEmbedder

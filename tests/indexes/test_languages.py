@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval import Retriever, build_index
-from aveyb_retrieval.indexes.changes.languages import describe_languages
+from aveyb_retrieval.indexes.changes.language_notices import describe_languages
 from aveyb_retrieval.indexes.search.fusion import fuse_scores
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store import languages

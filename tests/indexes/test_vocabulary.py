@@ -14,8 +14,8 @@ import pytest
 
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.store import vocabulary
+from aveyb_retrieval.indexes.store.lance_session import damage
 from aveyb_retrieval.indexes.store.mapped import LocalBytes
-from aveyb_retrieval.indexes.store.session import damage
 from aveyb_retrieval.indexes.store.vocabulary import IndexVocabulary, WordSet, swaps, within
 from aveyb_retrieval.indexes.store.word_parts import WordPart, make_part
 

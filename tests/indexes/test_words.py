@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from aveyb_retrieval import Index, Retriever, build_index
-from aveyb_retrieval.engines.rows import held_words
+from aveyb_retrieval.engines.database_rows import held_words
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.store import columns
 from aveyb_retrieval.indexes.store.columns import different_words, text_columns

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 
-from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
+from aveyb_retrieval.encoder.model_folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.onnx.model import OnnxModel
 from aveyb_retrieval.server.indexes import Indexes
 from aveyb_retrieval.server.limits import ServerLimits

@@ -13,7 +13,7 @@ import aveyb_retrieval  # noqa: F401
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
 from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
+from aveyb_retrieval.encoder.model_folders import DEFAULT_MODEL
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.encoder.text.wordpiece import read_vocabulary
 from aveyb_retrieval.errors import IndexFormatError, ModelError
@@ -92,8 +92,8 @@ def test_it_is_as_good_as_its_card_says(name: str, tmp_path: Path) -> None:
     if not data.is_dir():
         pytest.skip(f"{data} is not here")
     pytest.importorskip("pytrec_eval")
-    from aveyb_retrieval.eval.build import indexed_rows
     from aveyb_retrieval.eval.data import load_dataset
+    from aveyb_retrieval.eval.named_systems import indexed_rows
     from aveyb_retrieval.eval.runner import run_system
     from aveyb_retrieval.eval.systems import IndexSystem
     from aveyb_retrieval.eval.tasks import make_task
@@ -120,7 +120,7 @@ def test_an_index_of_another_embedded_model_is_refused(
     tokenizer = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)])
     model = small_model("paper", vocab_size=tokenizer.vocab_size)
     sentence_transformer(model, tokenizer, tmp_path / "another")
-    monkeypatch.setattr("aveyb_retrieval.encoder.folders.DEFAULT_MODEL", tmp_path / "another")
+    monkeypatch.setattr("aveyb_retrieval.encoder.model_folders.DEFAULT_MODEL", tmp_path / "another")
     monkeypatch.setattr("aveyb_retrieval.indexes.model._loaded", {})  # as in another process
     with (
         pytest.raises(
@@ -135,7 +135,7 @@ def test_an_index_of_another_embedded_model_is_refused(
 def test_an_installation_without_it_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aveyb_retrieval.encoder.folders.DEFAULT_MODEL", tmp_path / "another")
+    monkeypatch.setattr("aveyb_retrieval.encoder.model_folders.DEFAULT_MODEL", tmp_path / "another")
     with pytest.raises(ModelError, match="another: the embedded model is missing"):
         Embedder.load()
 

@@ -2,6 +2,6 @@
 each format.
 
 `kinds.py` has the kinds with their suffixes and readers, `process.py` reads in another process.
-Readers share `filetext.py`, `limits.py`, `encodings.py`, `archives.py`, `xml.py` and
+Readers share `filetext.py`, `file_limits.py`, `encodings.py`, `archives.py`, `xml.py` and
 `superscripts.py`.
 """

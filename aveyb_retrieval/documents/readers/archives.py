@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from aveyb_retrieval.documents.readers.file_limits import MAX_UNPACKED_BYTES
 from aveyb_retrieval.documents.readers.filetext import (
     FileText,
     Parts,
@@ -16,14 +17,13 @@ from aveyb_retrieval.documents.readers.filetext import (
     Unrecognized,
     one_line,
 )
-from aveyb_retrieval.documents.readers.limits import MAX_UNPACKED_BYTES
 from aveyb_retrieval.documents.readers.suffixes_without_text import WITHOUT_TEXT
 from aveyb_retrieval.errors import plural
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from aveyb_retrieval.documents.readers.limits import Limits
+    from aveyb_retrieval.documents.readers.file_limits import Limits
 
 _MAX_FILES = 1 << 16
 _OLD_OFFICE = bytes.fromhex("d0cf11e0a1b11ae1")  # a compound file: an encrypted DOCX, or a DOC

@@ -14,7 +14,7 @@ from aveyb_retrieval.documents.readers.filetext import FileText, Unreadable, cle
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aveyb_retrieval.documents.readers.limits import Limits
+    from aveyb_retrieval.documents.readers.file_limits import Limits
 
 _FOLD_OF_BYTES, _FOLD = re.compile(rb"\r?\n[ \t]"), re.compile(r"\n[ \t]")
 _PROPERTY = re.compile(

@@ -15,7 +15,7 @@ from aveyb_retrieval.documents.readers.html import page_text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from aveyb_retrieval.documents.readers.limits import Limits
+    from aveyb_retrieval.documents.readers.file_limits import Limits
 
 _SIGN = re.compile(rb'"ts"\s*:\s*"\d{9,11}\.\d|"createdDateTime"\s*:\s*"\d{4}-')
 _REFERENCE = re.compile(r"<([@#!]?)([^<>|]*)(?:\|([^<>]*))?>")  # of Slack: users, channels, pages

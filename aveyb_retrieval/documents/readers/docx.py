@@ -42,7 +42,7 @@ from aveyb_retrieval.documents.readers.symbol_fonts import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aveyb_retrieval.documents.readers.limits import Limits
+    from aveyb_retrieval.documents.readers.file_limits import Limits
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 _UNREAD = (

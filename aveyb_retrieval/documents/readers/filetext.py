@@ -12,7 +12,7 @@ from aveyb_retrieval.errors import plural
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from aveyb_retrieval.documents.readers.limits import Limits
+    from aveyb_retrieval.documents.readers.file_limits import Limits
 
 # control characters; tab, newline, form feed stay
 _NO_TEXT = re.compile("[\x00-\x08\x0e-\x1f\x7f\ufffe\uffff]")

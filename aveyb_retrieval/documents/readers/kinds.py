@@ -20,6 +20,11 @@ from aveyb_retrieval.documents.readers.code import LANGUAGES, read_code
 from aveyb_retrieval.documents.readers.docx import read_docx
 from aveyb_retrieval.documents.readers.encodings import marked, without_mark
 from aveyb_retrieval.documents.readers.epub import read_epub
+from aveyb_retrieval.documents.readers.file_limits import (
+    MAX_FILE_BYTES,
+    MAX_TITLE_CHARACTERS,
+    Limits,
+)
 from aveyb_retrieval.documents.readers.filetext import (
     FileText,
     Unreadable,
@@ -27,7 +32,6 @@ from aveyb_retrieval.documents.readers.filetext import (
     too_long,
 )
 from aveyb_retrieval.documents.readers.html import read_html, read_xhtml
-from aveyb_retrieval.documents.readers.limits import MAX_FILE_BYTES, MAX_TITLE_CHARACTERS, Limits
 from aveyb_retrieval.documents.readers.mail import read_eml, read_emlx, read_mailbox, read_msg
 from aveyb_retrieval.documents.readers.mailbox import message_bytes
 from aveyb_retrieval.documents.readers.markdown import read_markdown
@@ -40,7 +44,7 @@ from aveyb_retrieval.documents.readers.rtf import read_rtf
 from aveyb_retrieval.documents.readers.sheets import read_spreadsheet
 from aveyb_retrieval.documents.readers.subtitles import read_subtitles
 from aveyb_retrieval.documents.readers.suffixes_without_text import PICTURE_SUFFIXES
-from aveyb_retrieval.documents.readers.tables import read_sheet
+from aveyb_retrieval.documents.readers.table_lines import read_sheet
 from aveyb_retrieval.documents.readers.text import read_text
 from aveyb_retrieval.documents.readers.tnef import read_tnef
 from aveyb_retrieval.documents.readers.vcard import read_vcard

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from functools import cache
 
-from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
+from aveyb_retrieval.encoder.model_folders import DEFAULT_MODEL
 
 _WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
 # what is set as a word, signs within it included

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from email.message import Message
 
     from aveyb_retrieval.documents.readers.archives import InnerFiles
-    from aveyb_retrieval.documents.readers.limits import Limits
+    from aveyb_retrieval.documents.readers.file_limits import Limits
 
 _SHOWN = ("From", "To", "Cc", "Date")
 _FIELDS = {  # of metadata, by headers

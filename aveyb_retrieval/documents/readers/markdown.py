@@ -19,7 +19,7 @@ from aveyb_retrieval.documents.readers.filetext import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from aveyb_retrieval.documents.readers.limits import Limits
+    from aveyb_retrieval.documents.readers.file_limits import Limits
 
 _YAML = re.compile(
     r"---[ \t]*\r?\n(?P<inside>.*?)^(?:---|\.\.\.)[ \t]*(?:\r?\n|\Z)", re.DOTALL | re.MULTILINE

@@ -21,7 +21,7 @@ _TERMINAL_CODE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aveyb_retrieval.documents.readers.limits import Limits
+    from aveyb_retrieval.documents.readers.file_limits import Limits
 
 
 def read_notebook(data: bytes, limits: Limits) -> FileText:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from PIL.Image import Image
 
-    from aveyb_retrieval.documents.readers.limits import Limits
+    from aveyb_retrieval.documents.readers.file_limits import Limits
 
 MAX_OCR_PIXELS = 25_000_000  # of a picture: a larger one is read smaller
 _BYTES_PER_PICTURE = 500  # of a file: one that shows more pictures shows the same ones again

@@ -19,7 +19,7 @@ from aveyb_retrieval.errors import plural
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from aveyb_retrieval.documents.readers.limits import Limits
+    from aveyb_retrieval.documents.readers.file_limits import Limits
     from aveyb_retrieval.documents.readers.ocr_text import PictureText
     from aveyb_retrieval.documents.readers.ooxml import Package
 

@@ -22,7 +22,7 @@ from aveyb_retrieval.documents.readers.filetext import (
 from aveyb_retrieval.documents.readers.html import page_text
 from aveyb_retrieval.documents.readers.list_numbers import number_as
 from aveyb_retrieval.documents.readers.superscripts import shifted
-from aveyb_retrieval.documents.readers.tables import (
+from aveyb_retrieval.documents.readers.table_lines import (
     Merged,
     SheetText,
     left_out,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     import zipfile
     from collections.abc import Collection, Iterator
 
-    from aveyb_retrieval.documents.readers.limits import Limits
+    from aveyb_retrieval.documents.readers.file_limits import Limits
 
 _TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 _TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"

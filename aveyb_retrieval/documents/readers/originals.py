@@ -15,7 +15,7 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from aveyb_retrieval.documents.readers.limits import Limits
+from aveyb_retrieval.documents.readers.file_limits import Limits
 from aveyb_retrieval.documents.readers.pdf_scans import scan_kind, scanned_words
 from aveyb_retrieval.documents.readers.pdf_text import in_units, upright
 from aveyb_retrieval.documents.records import FileOrigin, Pages

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
     import pypdfium2
 
-    from aveyb_retrieval.documents.readers.limits import Limits
+    from aveyb_retrieval.documents.readers.file_limits import Limits
 
 _DATE = re.compile(r"(?:D:)?(\d{4}(?:\d\d){0,5})(?:([-+]\d\d)'?(\d\d)?)?")
 _SENTENCE_END = tuple(".!?:\"')”’。！？")  # stops of other scripts  # noqa: RUF001

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pypdfium2
     from PIL.Image import Image
 
-    from aveyb_retrieval.documents.readers.limits import Limits
+    from aveyb_retrieval.documents.readers.file_limits import Limits
     from aveyb_retrieval.documents.readers.ocr_text import PictureText
 
 Rectangle = tuple[float, float, float, float]  # left, bottom, right and top, in points of a page

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from PIL.Image import Image
 
-    from aveyb_retrieval.documents.readers.limits import Limits
+    from aveyb_retrieval.documents.readers.file_limits import Limits
 
 MIN_PICTURE_BYTES = 200  # of one in another file that may show words
 _FORMATS = ("TIFF", "PNG", "JPEG", "JPEG2000", "BMP", "GIF", "WEBP", "PPM")

@@ -31,7 +31,7 @@ from aveyb_retrieval.errors import plural
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aveyb_retrieval.documents.readers.limits import Limits
+    from aveyb_retrieval.documents.readers.file_limits import Limits
 
 P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 _TITLES = ("title", "ctrTitle")

@@ -16,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from aveyb_retrieval.documents.readers.file_limits import FILE_SECONDS, Limits
 from aveyb_retrieval.documents.readers.filetext import FileText, Unreadable, Unrecognized
 from aveyb_retrieval.documents.readers.kinds import FileKind, missing_package, read_file
-from aveyb_retrieval.documents.readers.limits import FILE_SECONDS, Limits
 from aveyb_retrieval.documents.readers.originals import look
-from aveyb_retrieval.documents.readers.tables import read_rows
+from aveyb_retrieval.documents.readers.table_lines import read_rows
 from aveyb_retrieval.documents.records import (
     MAX_REASON_CHARACTERS,
     FieldNames,

@@ -49,7 +49,7 @@ _NO_CHARACTER = 0xFFFD
 _LONGEST_NUMBER = 10  # digits
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.documents.readers.limits import Limits
+    from aveyb_retrieval.documents.readers.file_limits import Limits
 
 
 def read_rtf(data: bytes, limits: Limits) -> FileText:

@@ -38,7 +38,7 @@ from aveyb_retrieval.documents.readers.ooxml import (
 )
 from aveyb_retrieval.documents.readers.opendocument import is_opendocument, read_ods
 from aveyb_retrieval.documents.readers.superscripts import shifted
-from aveyb_retrieval.documents.readers.tables import (
+from aveyb_retrieval.documents.readers.table_lines import (
     Merged,
     SheetText,
     left_out,
@@ -49,7 +49,7 @@ from aveyb_retrieval.documents.readers.tables import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from aveyb_retrieval.documents.readers.limits import Limits
+    from aveyb_retrieval.documents.readers.file_limits import Limits
 
 S = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 _ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")

@@ -11,7 +11,7 @@ from aveyb_retrieval.documents.readers.filetext import (
 )
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.documents.readers.limits import Limits
+    from aveyb_retrieval.documents.readers.file_limits import Limits
 
 
 def read_text(data: bytes, limits: Limits) -> FileText:

@@ -12,16 +12,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from aveyb_retrieval.documents.readers.encodings import decode
+from aveyb_retrieval.documents.readers.file_limits import MAX_UNPACKED_BYTES
 from aveyb_retrieval.documents.readers.filetext import Unreadable, clean, one_line
 from aveyb_retrieval.documents.readers.html import page_text
-from aveyb_retrieval.documents.readers.limits import MAX_UNPACKED_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from aveyb_retrieval.documents.readers.archives import InnerFiles
+    from aveyb_retrieval.documents.readers.file_limits import Limits
     from aveyb_retrieval.documents.readers.filetext import FileText
-    from aveyb_retrieval.documents.readers.limits import Limits
 
 SIGNATURE = struct.pack("<I", 0x223E9F78)
 _BODY, _CODEPAGE, _PROPERTIES = 0x0002800C, 0x00069007, 0x00069003

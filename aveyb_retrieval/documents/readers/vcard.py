@@ -10,7 +10,7 @@ from aveyb_retrieval.documents.readers.encodings import decode, python_encoding
 from aveyb_retrieval.documents.readers.filetext import FileText, Unreadable, clean, one_line
 
 if TYPE_CHECKING:
-    from aveyb_retrieval.documents.readers.limits import Limits
+    from aveyb_retrieval.documents.readers.file_limits import Limits
 
 _FOLD = re.compile(r"\n[ \t]")
 _SOFT_BREAK = re.compile(r"(?im)^([^\n]*quoted-printable[^\n]*)=\n")

@@ -16,7 +16,7 @@ from aveyb_retrieval.errors import plural
 if TYPE_CHECKING:
     from lxml.etree import _Element
 
-    from aveyb_retrieval.documents.readers.limits import Limits
+    from aveyb_retrieval.documents.readers.file_limits import Limits
 
 
 def parse_xml(data: bytes, name: str) -> _Element:

@@ -24,7 +24,12 @@ from aveyb_retrieval.encoder.embedders.sentence_transformers import (
     read_limit,
     read_prompts,
 )
-from aveyb_retrieval.encoder.folders import DEFAULT_MODEL, MODEL_FILES, fingerprint, model_folder
+from aveyb_retrieval.encoder.model_folders import (
+    DEFAULT_MODEL,
+    MODEL_FILES,
+    fingerprint,
+    model_folder,
+)
 from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
 from aveyb_retrieval.encoder.onnx.model import FILES, OnnxModel
 from aveyb_retrieval.encoder.text.passages import (

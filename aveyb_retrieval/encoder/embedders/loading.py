@@ -12,7 +12,8 @@ from aveyb_retrieval.encoder.embedders.onnx_embedder import (
     onnx_fingerprint,
 )
 from aveyb_retrieval.encoder.embedders.windows import model_files
-from aveyb_retrieval.encoder.folders import (
+from aveyb_retrieval.encoder.languages.folder import languages_folder
+from aveyb_retrieval.encoder.model_folders import (
     DEFAULT_MODEL,
     fingerprint,
     is_released,
@@ -20,7 +21,6 @@ from aveyb_retrieval.encoder.folders import (
     package_folder,
     read_object,
 )
-from aveyb_retrieval.encoder.languages.folder import languages_folder
 from aveyb_retrieval.encoder.settings import MODEL_TYPE
 from aveyb_retrieval.errors import IndexFormatError, ModelError, extra_for
 

@@ -23,8 +23,8 @@ from aveyb_retrieval.encoder.embedders.windows import (
     choose_prompts,
     model_files,
 )
-from aveyb_retrieval.encoder.folders import fingerprint, read_object
 from aveyb_retrieval.encoder.languages.folder import SOURCE
+from aveyb_retrieval.encoder.model_folders import fingerprint, read_object
 from aveyb_retrieval.encoder.network.token_codec import TokenCodes
 from aveyb_retrieval.encoder.onnx.session import open_session
 from aveyb_retrieval.encoder.text.tokenizer import as_texts

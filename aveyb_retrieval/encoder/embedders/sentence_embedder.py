@@ -21,7 +21,7 @@ from aveyb_retrieval.encoder.embedders.windows import (
     choose_prompts,
     model_files,
 )
-from aveyb_retrieval.encoder.folders import fingerprint
+from aveyb_retrieval.encoder.model_folders import fingerprint
 from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
 from aveyb_retrieval.encoder.progress_bars import without_progress_bars
 from aveyb_retrieval.encoder.text.tokenizer import as_texts

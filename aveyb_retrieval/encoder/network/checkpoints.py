@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from transformers.utils import cached_file
 
 from aveyb_retrieval.encoder.config import AveyBConfig
-from aveyb_retrieval.encoder.folders import TABLE, is_released, read_object
+from aveyb_retrieval.encoder.model_folders import TABLE, is_released, read_object
 from aveyb_retrieval.encoder.network.tensors import (
     check_complete,
     check_shapes,

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from aveyb_retrieval.encoder.folders import is_released, read_object
+from aveyb_retrieval.encoder.model_folders import is_released, read_object
 from aveyb_retrieval.encoder.network.cuda_graphs import CudaGraphs
 from aveyb_retrieval.encoder.network.layers import AveyBLayer, fusable, intercepted, run_fused
 from aveyb_retrieval.encoder.network.layout import (

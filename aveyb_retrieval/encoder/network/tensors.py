@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from aveyb_retrieval.encoder.folders import TABLE, TABLE_SCALE
+from aveyb_retrieval.encoder.model_folders import TABLE, TABLE_SCALE
 from aveyb_retrieval.errors import ModelError, plural
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from aveyb_retrieval.encoder.folders import file_digest, model_folder
+from aveyb_retrieval.encoder.model_folders import file_digest, model_folder
 from aveyb_retrieval.encoder.network.split_encoder import InferenceModel, SplitEncoder
 from aveyb_retrieval.encoder.onnx.graph import Float32, Graph, Int8
 from aveyb_retrieval.encoder.onnx.model import (

@@ -21,7 +21,7 @@ import msgspec
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from aveyb_retrieval.encoder.folders import (
+from aveyb_retrieval.encoder.model_folders import (
     COMPRESSOR,
     TABLE,
     TABLE_SCALE,

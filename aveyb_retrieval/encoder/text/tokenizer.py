@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 import tiktoken
 
-from aveyb_retrieval.encoder.folders import read_object
+from aveyb_retrieval.encoder.model_folders import read_object
 from aveyb_retrieval.encoder.text.knowledge import Knowledge
 from aveyb_retrieval.errors import InputError, ModelError, extra_for
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from aveyb_retrieval.encoder.folders import read_object
+from aveyb_retrieval.encoder.model_folders import read_object
 from aveyb_retrieval.encoder.text.knowledge import Knowledge, pieces_of
 from aveyb_retrieval.encoder.text.pieces import cut_pieces
 from aveyb_retrieval.encoder.text.tokenizer import (

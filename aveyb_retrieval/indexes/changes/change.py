@@ -14,7 +14,7 @@ from aveyb_retrieval import files
 from aveyb_retrieval.errors import BackendError, ConfigError
 from aveyb_retrieval.indexes.changes.transaction import Job, Transaction, open_transaction
 from aveyb_retrieval.indexes.model import WriteOptions, check_options, check_wait
-from aveyb_retrieval.indexes.nearest import build
+from aveyb_retrieval.indexes.nearest import due_files
 from aveyb_retrieval.indexes.nearest.faiss_file import can_make
 from aveyb_retrieval.indexes.progress import shown
 from aveyb_retrieval.indexes.store.manifest import FAISS, Changes, Manifest, Tier
@@ -66,7 +66,7 @@ def _bring_up_to_date(transaction: Transaction, kind: Kind, options: FinishOptio
     state, encoding = transaction.state, transaction.state.encoding
     vectors = StoredVectors(transaction.tables, kind, encoding.dim)
     live = transaction.tables.count(kind)
-    due = build.plan(
+    due = due_files.plan(
         state.tiers, kind, state.next_doc, live, state.index, encoding.dim, rebuild=options.rebuild
     )
     makable = can_make(state.index)
@@ -86,7 +86,7 @@ def _bring_up_to_date(transaction: Transaction, kind: Kind, options: FinishOptio
         name = f"{FAISS}/{kind}-{state.name}-{number}.faiss"
         count = len(transaction.tables.numbers(kind, first, stop))
         try:
-            tier, info = build.make_tier(
+            tier, info = due_files.make_tier(
                 transaction.root,
                 name,
                 kind,
@@ -259,7 +259,7 @@ def _is_compact(transaction: Transaction) -> bool:
         return False
     return all(
         [(tier.first, tier.stop) for tier in base.tiers_of(kind)]
-        == build.plan(
+        == due_files.plan(
             base.tiers,
             kind,
             base.next_doc,

@@ -78,7 +78,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Future
 
-    from aveyb_retrieval.documents.readers.limits import Watch
+    from aveyb_retrieval.documents.readers.file_limits import Watch
     from aveyb_retrieval.documents.records import Item, OcrTry
     from aveyb_retrieval.encoder.network.token_codec import TokenCodes
     from aveyb_retrieval.indexes.changes.transaction import Transaction

@@ -32,7 +32,7 @@ from aveyb_retrieval.indexes.changes.ingest import (
     open_vectors,
     watch_pictures,
 )
-from aveyb_retrieval.indexes.changes.languages import language_notices
+from aveyb_retrieval.indexes.changes.language_notices import language_notices
 from aveyb_retrieval.indexes.changes.transaction import ChangeState
 from aveyb_retrieval.indexes.encoding import WORD_RULES, Encoding
 from aveyb_retrieval.indexes.model import (

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import AveyBError
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
+from aveyb_retrieval.indexes.store.lance_session import check_fork
 from aveyb_retrieval.indexes.store.place import open_directory
-from aveyb_retrieval.indexes.store.session import check_fork
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from aveyb_retrieval.encoder.folders import read_object
+from aveyb_retrieval.encoder.model_folders import read_object
 from aveyb_retrieval.encoder.network.token_codec import late_interaction_numpy
 from aveyb_retrieval.errors import ConfigError, extra_for, first_line
 

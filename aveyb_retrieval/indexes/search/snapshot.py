@@ -21,11 +21,11 @@ from aveyb_retrieval.indexes.search.selections import Allowed, SelectionCache
 from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.called import CalledBy
 from aveyb_retrieval.indexes.store.filters import no_such_field, warn_of_filter
+from aveyb_retrieval.indexes.store.lance_session import check_fork
 from aveyb_retrieval.indexes.store.languages import rules_of
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest, check_files
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory
 from aveyb_retrieval.indexes.store.rows import CALLED, WORDS
-from aveyb_retrieval.indexes.store.session import check_fork
 from aveyb_retrieval.indexes.store.tables import (
     PARTS,
     StoredDocument,

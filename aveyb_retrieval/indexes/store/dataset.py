@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from aveyb_retrieval.errors import IndexFormatError
-from aveyb_retrieval.indexes.store.session import damage, guarded, session
+from aveyb_retrieval.indexes.store.lance_session import damage, guarded, session
 from aveyb_retrieval.indexes.types import MAX_PASSAGES, find_in
 
 if TYPE_CHECKING:

@@ -27,11 +27,11 @@ from aveyb_retrieval.indexes.store.dataset import (
     is_due,
     last_tier,
 )
+from aveyb_retrieval.indexes.store.lance_session import damage, guarded
 from aveyb_retrieval.indexes.store.manifest import WORD_LISTS, Piece
 from aveyb_retrieval.indexes.store.mapped import LocalBytes, MappedRows, write_batches
 from aveyb_retrieval.indexes.store.postings import FreshLists, WordLists
 from aveyb_retrieval.indexes.store.remote_blocks import StoredBytes
-from aveyb_retrieval.indexes.store.session import damage, guarded
 from aveyb_retrieval.indexes.store.vocabulary import IndexVocabulary
 from aveyb_retrieval.indexes.store.word_parts import WordPart, make_part, merge_parts
 from aveyb_retrieval.indexes.types import ascending

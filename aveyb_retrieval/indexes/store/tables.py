@@ -55,9 +55,9 @@ from aveyb_retrieval.indexes.store.filters import (
     no_such_field,
     quoted,
 )
+from aveyb_retrieval.indexes.store.lance_session import damage
 from aveyb_retrieval.indexes.store.manifest import DOCUMENTS, ROW_TABLES, TableFiles
 from aveyb_retrieval.indexes.store.rows import CALLED, CALLED_BY, FORMS, VECTOR, WORDS, RowTable
-from aveyb_retrieval.indexes.store.session import damage
 from aveyb_retrieval.indexes.store.shares import (
     FIRST_SIGNED_SHARE,
     FORWARDED_SHARE,

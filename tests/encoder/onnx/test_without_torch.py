@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import aveyb_retrieval
-from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
+from aveyb_retrieval.encoder.model_folders import DEFAULT_MODEL
 from tests.eval.toys import write_folder
 
 BLOCKED = ("torch", "transformers", "sentence_transformers", "huggingface_hub", "onnx")

@@ -19,8 +19,8 @@ from aveyb_retrieval.errors import BackendError, ConfigError, IndexFormatError
 from aveyb_retrieval.indexes.changes import sync
 from aveyb_retrieval.indexes.changes.sync import sync_index
 from aveyb_retrieval.indexes.changes.update import Batch, build_index
-from aveyb_retrieval.indexes.nearest import build, faiss_file, tiers
-from aveyb_retrieval.indexes.nearest.build import make_tier
+from aveyb_retrieval.indexes.nearest import due_files, faiss_file, tiers
+from aveyb_retrieval.indexes.nearest.due_files import make_tier
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher, copied_to_cards
 from aveyb_retrieval.indexes.nearest.tiers import VectorSearcher
 from aveyb_retrieval.indexes.store.place import read_manifest
@@ -636,14 +636,14 @@ def test_a_change_trains_on_its_device(
         monkeypatch.setattr(sync, "open_model", lambda made, root, options: opening(made, root, {}))
         build_index(folder, root, index="Flat", granularity="document")
         (folder / "a.txt").write_text("Another valve.")
-        tiers_made = record_calls(monkeypatch, build, "make_tier")
-        monkeypatch.setattr(build, "plan", lambda *arguments, **how: [(0, arguments[2])])
+        tiers_made = record_calls(monkeypatch, due_files, "make_tier")
+        monkeypatch.setattr(due_files, "plan", lambda *arguments, **how: [(0, arguments[2])])
         sync_index(folder, root, device="cuda")
     else:
         build_index(text, root, vectors=vectors, index="Flat", granularity="document")
         other = [{"_id": "b", "text": "Another valve."}]  # the same text would change nothing
-        tiers_made = record_calls(monkeypatch, build, "make_tier")
-        monkeypatch.setattr(build, "plan", lambda *arguments, **how: [(0, arguments[2])])
+        tiers_made = record_calls(monkeypatch, due_files, "make_tier")
+        monkeypatch.setattr(due_files, "plan", lambda *arguments, **how: [(0, arguments[2])])
         if change == "build":
             how = {"vectors": vectors, "index": "Flat", "granularity": "document", "device": "cuda"}
             build_index(text, root, overwrite=True, **how)

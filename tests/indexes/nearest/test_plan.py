@@ -9,7 +9,7 @@ import math
 import random
 
 from aveyb_retrieval.indexes.nearest import faiss_file
-from aveyb_retrieval.indexes.nearest.build import MAX_TIERS, plan
+from aveyb_retrieval.indexes.nearest.due_files import MAX_TIERS, plan
 from aveyb_retrieval.indexes.store.manifest import Tier
 
 DIM = 256

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from aveyb_retrieval.indexes.nearest.build import make_tier
+from aveyb_retrieval.indexes.nearest.due_files import make_tier
 from aveyb_retrieval.indexes.nearest.faiss_file import FaissSearcher
 from aveyb_retrieval.indexes.nearest.tiers import Memory, VectorSearcher
 from tests.indexes.nearest.fake import FakeVectors

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from aveyb_retrieval.documents.readers.limits import Limits
+    from aveyb_retrieval.documents.readers.file_limits import Limits
 
 # characters of rows between two lines with the names of the columns: less than a passage has
 _REPEATED_AFTER_CHARACTERS = 600

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from aveyb_retrieval.documents.records import Notice
-from aveyb_retrieval.encoder.folders import DEFAULT_MODEL
+from aveyb_retrieval.encoder.model_folders import DEFAULT_MODEL
 from aveyb_retrieval.indexes.store.languages import MAIN, NAMES
 from aveyb_retrieval.system import install_command
 
