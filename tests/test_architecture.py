@@ -36,7 +36,7 @@ BESIDE = {("eval", "training"), ("training", "eval")}
 ROOMS = {
     "encoder": [
         "progress_bars",
-        "folders",
+        "model_folders",
         "settings",
         "config",
         "text",

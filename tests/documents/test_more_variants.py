@@ -201,13 +201,13 @@ def test_categories_of_a_chart_at_two_levels(read: Read) -> None:
 def test_an_embedded_file_of_a_slide_is_told(read: Read) -> None:
     import pptx
 
-    from tests.documents.test_office_parts import saved
+    from tests.documents.written import save_office
 
     show = pptx.Presentation()
     show.slides.add_slide(show.slide_layouts[5]).shapes.add_ole_object(
         BytesIO(b"PK"), "Excel.Sheet.12", 0, 0
     )
-    assert read("a.pptx", saved(show)).warning.startswith("1 embedded file not read: ")
+    assert read("a.pptx", save_office(show)).warning.startswith("1 embedded file not read: ")
 
 
 @pytest.mark.parametrize(

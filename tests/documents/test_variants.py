@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.documents.test_office_parts import NAMES, edited, lines, p, saved, word
+from tests.documents.test_office_parts import NAMES, edited, lines, p, word
+from tests.documents.written import save_office
 from tests.indexes.files import make_zip
 
 if TYPE_CHECKING:
@@ -200,10 +201,10 @@ def test_strict_presentations_and_sheets(read: Read) -> None:
 
     book = openpyxl.Workbook()
     book.active.append(["cobalt", 0.5])
-    assert "cobalt | 0.5" in read("a.xlsx", edited(saved(book), strict)).text
+    assert "cobalt | 0.5" in read("a.xlsx", edited(save_office(book), strict)).text
     slides = pptx.Presentation()
     slides.slides.add_slide(slides.slide_layouts[1]).shapes.title.text = "About neon"
-    assert "# About neon" in read("a.pptx", edited(saved(slides), strict)).text
+    assert "# About neon" in read("a.pptx", edited(save_office(slides), strict)).text
 
 
 def test_formats_of_cells(read: Read) -> None:
@@ -226,7 +227,7 @@ def test_formats_of_cells(read: Read) -> None:
     wanted = (
         "7.5% | 15/03/2023 | 00007 | (5) | 12:00 | 1.00E-05 | () 555-1234 | EUR 12.50 | -€ 1.50"
     )
-    assert lines(read("a.xlsx", saved(book)).text)[1] == wanted
+    assert lines(read("a.xlsx", save_office(book)).text)[1] == wanted
 
 
 @pytest.mark.parametrize(
