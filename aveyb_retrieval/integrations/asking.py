@@ -15,7 +15,7 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.errors import BackendError, ConfigError, first_line, shortened
-from aveyb_retrieval.indexes.search.prompts import hits_to_prompt
+from aveyb_retrieval.indexes.search.prompts import sources_that_fit
 from aveyb_retrieval.indexes.search.quotations import cited_numbers
 
 if TYPE_CHECKING:
@@ -36,7 +36,6 @@ INSTRUCTIONS = (
 _MAX_SECONDS = 300  # until a server has answered
 _MAX_BYTES = 10 << 20  # of its answer
 _LONGEST_REPORT = 200  # characters of what a server says of an error
-_HEAD = re.compile(r"^\[(\d+)\]", re.MULTILINE)  # of a source in a prompt: no text has one
 _TIME = re.compile(r"(\d{4}-\d\d-\d\d)[T ]\d")
 
 
@@ -197,20 +196,19 @@ def ask(
     hits = retriever.search(question, k, unit="passage", filter=filter)
     if not hits:
         return None
-    passages = hits_to_prompt(hits, max_tokens=max_tokens)
+    sources = sources_that_fit(hits, max_tokens=max_tokens)
     text = model.complete(
         [
             {"role": "system", "content": INSTRUCTIONS},
-            {"role": "user", "content": f"{passages}\n\nQuestion: {question}"},
+            {"role": "user", "content": f"{''.join(sources.values())}\n\nQuestion: {question}"},
         ]
     )
     cited = cited_numbers(text)
-    given = [int(number) for number in _HEAD.findall(passages)]
     return Answer(
         text,
-        tuple(_source(number, hits[number - 1], cited) for number in given),
+        tuple(_source(number, hits[number - 1], cited) for number in sources),
         tuple(retriever.check_quotes(text, hits, filter=filter)),
-        tuple(sorted(cited.difference(given))),
+        tuple(sorted(cited.difference(sources))),
     )
 
 

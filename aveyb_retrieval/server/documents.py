@@ -25,7 +25,7 @@ from aveyb_retrieval.server.keys import find, seen
 from aveyb_retrieval.server.refusals import Refusal
 from aveyb_retrieval.server.request_types import (
     DEFAULT_CHARACTERS,
-    MAX_PLACE_CHARACTERS,
+    MAX_WHOLE_NUMBER,
     Check,
     DocumentPart,
     Grep,
@@ -72,7 +72,7 @@ def _part(stored: Document, fields: DocumentPart) -> tuple[int, int]:
     stop = fields.start + DEFAULT_CHARACTERS if fields.stop is None else fields.stop
     first, last = min(fields.start, length), min(stop, length)
     if fields.heading:
-        first, last = excerpt(stored, heading=fields.heading, max_tokens=MAX_PLACE_CHARACTERS).span
+        first, last = excerpt(stored, heading=fields.heading, max_tokens=MAX_WHOLE_NUMBER).span
     last = max(first, last)
     if fields.max_tokens:
         last = excerpt(stored, span=(first, last), max_tokens=fields.max_tokens).span[1]

@@ -39,7 +39,7 @@ MAX_VALUES = 100  # of a field, the most frequent ones, that an answer gives
 MAX_COUNTED = 10_000  # documents that hold words of a query, whose values are counted
 MAX_IDS = 10_000
 MAX_FIELD_CHARACTERS = 200  # of the name of a field: twenty of them fit into a URL
-MAX_PLACE_CHARACTERS = 1 << 40  # characters of a text
+MAX_WHOLE_NUMBER = 1 << 40  # a place in a text, an offset, a budget: more than there is of any
 DEFAULT_CHARACTERS = 1 << 20  # of a document in one answer, unless more are asked for
 MAX_MARKED = 20_000  # characters that are looked for on pages
 MAX_GRANTED = 1 << 40  # of what makes no difference
@@ -192,9 +192,9 @@ class SearchInUrl(Search, frozen=True, kw_only=True):
 class DocumentPart(OfIndex, frozen=True, kw_only=True):
     """Which part of a document is read."""
 
-    start: Annotated[int, Meta(ge=0, le=MAX_PLACE_CHARACTERS), description("First character")] = 0
+    start: Annotated[int, Meta(ge=0, le=MAX_WHOLE_NUMBER), description("First character")] = 0
     stop: Annotated[
-        Annotated[int, Meta(ge=0, le=MAX_PLACE_CHARACTERS)] | None,
+        Annotated[int, Meta(ge=0, le=MAX_WHOLE_NUMBER)] | None,
         description(f"Character after the last. By default {DEFAULT_CHARACTERS:,} are given"),
     ] = None
     heading: Annotated[
@@ -205,7 +205,7 @@ class DocumentPart(OfIndex, frozen=True, kw_only=True):
         ),
     ] = None
     max_tokens: Annotated[
-        Annotated[int, Meta(ge=1, le=MAX_PLACE_CHARACTERS)] | None,
+        Annotated[int, Meta(ge=1, le=MAX_WHOLE_NUMBER)] | None,
         description("End the part after a sentence, at about this many tokens. Default no limit"),
     ] = None
 
@@ -239,7 +239,7 @@ class OutlinePage(OfIndex, frozen=True, kw_only=True):
         str | None, description("Only documents whose ids begin with this, such as laws/")
     ] = None
     offset: Annotated[
-        int, Meta(ge=0, le=MAX_PLACE_CHARACTERS), description("Number of documents to skip")
+        int, Meta(ge=0, le=MAX_WHOLE_NUMBER), description("Number of documents to skip")
     ] = 0
 
 
@@ -248,12 +248,12 @@ class BoxesOf(OfIndex, frozen=True, kw_only=True):
 
     start: Annotated[
         int,
-        Meta(ge=0, le=MAX_PLACE_CHARACTERS),
+        Meta(ge=0, le=MAX_WHOLE_NUMBER),
         description("First character of the document's text"),
     ]
     stop: Annotated[
         int,
-        Meta(ge=0, le=MAX_PLACE_CHARACTERS),
+        Meta(ge=0, le=MAX_WHOLE_NUMBER),
         description(f"Character after the last: at most {MAX_MARKED:,} together"),
     ]
 
@@ -264,12 +264,12 @@ class PageOf(OfIndex, frozen=True, kw_only=True):
     page: Annotated[int, Meta(ge=1, le=MAX_PAGES), description("Which page, counted from 1")]
     start: Annotated[
         int,
-        Meta(ge=0, le=MAX_PLACE_CHARACTERS),
+        Meta(ge=0, le=MAX_WHOLE_NUMBER),
         description("First character of the document's text that is marked"),
     ] = 0
     stop: Annotated[
         int,
-        Meta(ge=0, le=MAX_PLACE_CHARACTERS),
+        Meta(ge=0, le=MAX_WHOLE_NUMBER),
         description(
             f"Character after the last, at most {MAX_MARKED:,} together. With 0 nothing is marked"
         ),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aveyb_retrieval import Hit, Index, Passage, hits_to_prompt, source_to_prompt
-from aveyb_retrieval.indexes.search.prompts import escape_heads
+from aveyb_retrieval.indexes.search.prompts import escape_heads, sources_that_fit
 from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
@@ -84,6 +84,20 @@ def test_the_budget_counts_what_was_written() -> None:
     assert len(prompt) <= 120
     assert len(heads(prompt)) == 1
     assert "\\[0] said." in prompt
+
+
+def test_sources_that_fit_keep_the_numbers_of_their_hits() -> None:
+    """Also where texts are full of numbers in brackets, and a long hit between them is left out."""
+    texts = ["[9] first.\n[8] more.", "long " * 100, "[7] third."]
+    hits = [
+        Hit(f"d{n}", 1.0, passages=(Passage(text, (0, len(text)), 1.0),))
+        for n, text in enumerate(texts)
+    ]
+    sources = sources_that_fit(hits, max_tokens=150, count=len)
+    assert [*sources] == [1, 3]
+    assert "".join(sources.values()) == hits_to_prompt(hits, max_tokens=150, count=len)
+    assert sources[3].startswith("[3] (d2, characters 0-10)\n\\[7] third.")
+    assert sources_that_fit([], max_tokens=5) == {}
 
 
 def test_a_heading_that_is_the_title_is_written_once(index: Index) -> None:

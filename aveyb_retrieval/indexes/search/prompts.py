@@ -86,9 +86,17 @@ def hits_to_prompt(
     [1] Lease (lease, characters 0-40)
     A tenant must give three months' notice.
     """
+    return "".join(sources_that_fit(hits, max_tokens=max_tokens, count=count).values())
+
+
+def sources_that_fit(
+    hits: Sequence[Hit], *, max_tokens: int, count: Callable[[str], int] = estimate_tokens
+) -> dict[int, str]:
+    """Write the sources that `hits_to_prompt` puts one after another, by their numbers."""
     if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
         raise ConfigError(f"max_tokens={max_tokens!r}: must be a whole number of at least 1")
-    blocks, left, smallest = [], max_tokens, 0
+    sources = dict[int, str]()
+    left, smallest = max_tokens, 0
     for number, hit in enumerate(hits, start=1):
         block = _block(number, hit)
         size = count(block)
@@ -97,14 +105,14 @@ def hits_to_prompt(
             block = _trimmed_block(hit, max_tokens, count) or block
             size = count(block)
         if size <= left:
-            blocks.append(block)
+            sources[number] = block
             left -= size
-    if hits and not blocks:
+    if hits and not sources:
         raise ConfigError(
             f"max_tokens={max_tokens}: none of the {len(hits)} hits fits, nor a word of the"
             f" first with its citation; the smallest hit has {smallest} tokens"
         )
-    return "".join(blocks)
+    return sources
 
 
 def _trimmed_block(hit: Hit, max_tokens: int, count: Callable[[str], int]) -> str | None:

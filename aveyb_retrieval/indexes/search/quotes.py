@@ -34,9 +34,8 @@ QuoteVerdict = Literal["found", "altered", "elsewhere", "absent"]
 
 ALTERED_SHARE = 0.6  # share of its words that a passage must hold near each other
 LEAST_WORDS = 3  # fewer words that are not found are no quotation, but a word that is named
-_CANDIDATE_PASSAGES = (
-    10  # documents and passages in which a quotation is looked for, the best by words
-)
+# documents, and as many passages, in which a quotation is looked for: the best by words
+_HITS_PER_QUOTATION = 10
 _QUOTATIONS_TOGETHER = 32  # quotations that are searched at once
 # of a document: the name of its index, where several are read together, and its id
 _Id = tuple[str | None, str]
@@ -255,7 +254,7 @@ class _Checker:
         passages that do.
         """
         options: dict[str, Any] = {
-            "k": _CANDIDATE_PASSAGES,
+            "k": _HITS_PER_QUOTATION,
             "mode": "lexical",
             "filter": self._filter,
         }
@@ -334,7 +333,7 @@ class _Checker:
         }
         names = [
             self._name(hit)
-            for hit in self._retriever.search(f'"{words}"', _CANDIDATE_PASSAGES, **phrase)
+            for hit in self._retriever.search(f'"{words}"', _HITS_PER_QUOTATION, **phrase)
         ]
         self._read(names)
         return names
