@@ -67,6 +67,24 @@ def test_a_section_is_read_like_a_text(embedder: Embedder, monkeypatch: pytest.M
     np.testing.assert_allclose(np.linalg.norm(parted.passages, axis=1), 1, atol=1e-5)
 
 
+def test_a_question_has_the_vector_of_a_document(
+    embedder: Embedder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its length: empty, of one section, of several."""
+    assert embedder.prompts["query"] == embedder.prompts["document"]
+    sentences = [f"The pump {n} of the harbour is closed." for n in range(90)]
+    for size in (1 << 20, 256):
+        monkeypatch.setattr(embedders, "SECTION_TOKENS", size)
+        for count in (0, 1, 7, 90):
+            text = " ".join(sentences[:count])
+            counts: list[int] = []
+            (vector,) = embedder.with_watch(counts.append).encode_queries([text])
+            (document,) = embedder.encode_documents([("", text)])
+            np.testing.assert_allclose(vector, document.vector, atol=1e-6)
+            assert sum(counts) == document.n_tokens
+            assert np.linalg.norm(vector) == pytest.approx(1.0 if count else 0.0)
+
+
 def test_an_initial_before_a_wide_blank_is_a_text_like_others() -> None:
     text = "by J.\u2003Smith and A.\u2003B. Jones. Then the gate closed."
     offsets = np.array([[i, i + 1] for i in range(len(text))])

@@ -351,9 +351,21 @@ class Embedder(TextEncoder):
         """
         tokenized = (self._whole(query, "query") for query in as_texts(queries, "queries"))
         vectors = [
-            encoded.vector for batch in self._batches(tokenized) for encoded in self._encode(batch)
+            vector for batch in self._batches(tokenized) for vector in self._whole_vectors(batch)
         ]
         return np.stack(vectors) if vectors else np.zeros((0, self.dim), np.float32)
+
+    def _whole_vectors(self, batch: list[_Tokenized]) -> Iterator[np.ndarray]:
+        """Yield the vectors `[d]` of texts that are one passage each."""
+        counts = [len(item.ids) for item in batch]
+        if max(counts) > SECTION_TOKENS:
+            yield from (encoded.vector for encoded in self._encode(batch))
+            return
+        sums, _ = self.model.token_sums(
+            _joined(batch), counts, np.array(counts), codec=None, watch=self._watch
+        )
+        self._check_finite(sums)
+        yield from map(_unit, sums)
 
     def query_weights(self, queries: Sequence[str]) -> np.ndarray:
         """Return how well the model knows each query, float32 `[n]`, 0 to 1."""
@@ -474,23 +486,26 @@ class Embedder(TextEncoder):
         joined = [part for part in codes if part is not None]
         return np.concatenate(sums), np.concatenate(joined) if joined else None
 
-    def _encoded(
-        self, batch: list[_Tokenized], sums: np.ndarray, codes: np.ndarray | None
-    ) -> Iterator[EncodedDocument]:
+    def _check_finite(self, sums: np.ndarray) -> None:
+        """Raise BackendError if sums overflowed."""
         if self.precision == "float16" and not np.isfinite(sums).all():
             raise BackendError(
                 f"{self.model_name}: its vectors are not finite in float16, which ends at 65,504;"
                 ' load it with precision "bfloat16" or "float32"'
             )
+
+    def _encoded(
+        self, batch: list[_Tokenized], sums: np.ndarray, codes: np.ndarray | None
+    ) -> Iterator[EncodedDocument]:
+        self._check_finite(sums)
         start, first_token = 0, 0
         for item in batch:
             edges = item.edges
             runs = sums[start : start + len(edges)]
             start += len(edges)
             total, passages = _means(item, runs)
-            length = float(np.linalg.norm(total))
             yield EncodedDocument(
-                vector=total / length if length else total,
+                vector=_unit(total),
                 passages=passages,
                 spans=item.cuts.spans,
                 n_tokens=len(item.ids),
@@ -504,6 +519,12 @@ class Embedder(TextEncoder):
                 weights=item.weights,
             )
             first_token += len(item.ids)
+
+
+def _unit(total: np.ndarray) -> np.ndarray:
+    """Return a sum `[d]` over its length; zeros stay zeros."""
+    length = float(np.linalg.norm(total))
+    return total / length if length else total
 
 
 def _means(item: _Tokenized, runs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
