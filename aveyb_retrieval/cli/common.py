@@ -383,8 +383,8 @@ _CACHE = (
         "~/.cache/aveyb-retrieval/indexes",
         "Folder for copies of indexes in object stores.",
     ),
-    ("--cache-limit", "BYTES", "10 GB", "Size of all these copies together."),
-    ("--cache-whole", "BYTES", "256 MB", "Larger indexes are read in parts."),
+    ("--cache-limit", "BYTES", "10 GiB", "Size of all these copies together."),
+    ("--cache-whole", "BYTES", "256 MiB", "Larger indexes are read in parts."),
 )
 
 
