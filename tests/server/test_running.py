@@ -169,7 +169,7 @@ def test_connections_send_at_once_what_is_written():
 
 @pytest.mark.skipif(NGINX is None, reason="nginx is not installed (Debian package `nginx-light`)")
 def test_behind_nginx_as_documented(handbook, tmp_path):
-    page = (ROOT / "docs" / "server.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "running.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"<!-- nginx -->\n```text\n(.*?)```", page, re.DOTALL)
     with running(
         handbook, "--allow-host", "search.example.org", "--trust-proxy", "127.0.0.1"
