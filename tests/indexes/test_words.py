@@ -399,6 +399,25 @@ def test_words_of_any_script_are_found_as_they_are_written(
     assert all(0 <= each.start < each.stop <= len(stored) for each in marked)
 
 
+@pytest.mark.parametrize(
+    ("query", "is_found"),
+    [
+        ("Strasse", True),
+        ("Mueller", True),
+        ("Muller", True),
+        ("Mietverträge", True),
+        ("Vertrag", False),  # a part of a compound
+    ],
+)
+def test_german_is_found_in_other_spellings_but_not_by_parts_of_compounds(
+    query: str, is_found: bool
+) -> None:
+    rules = language("german")
+    stored = set(rules.stored("Der Mietvertrag liegt bei Müller in der Straße").split())
+    asked = {*rules.words(query), *rules.second_words(query)}
+    assert bool(asked & stored) == is_found
+
+
 def test_letters_with_other_marks_are_other_letters() -> None:
     rules = language("none")
     for one, other in (
