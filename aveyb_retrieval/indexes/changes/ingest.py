@@ -169,6 +169,11 @@ class DocumentBatch:
         """The characters `[start, stop)` of all passages in their documents, `[p, 2]`."""
         return np.concatenate([spans for _, _, spans, _ in self.texts])
 
+    @cached_property
+    def passage_texts(self) -> list[list[str]]:
+        """What is stored of each document's text for its passages."""
+        return [texts_of_passages(text, spans) for _, text, spans, _ in self.texts]
+
     @property
     def vector_type(self) -> pa.DataType:
         """The type of stored vectors, of documents and of passages."""
@@ -259,11 +264,7 @@ def _document_rows(batch: DocumentBatch) -> list[dict[str, Any]]:
 
 def _text_table(batch: DocumentBatch) -> dict[str, Any]:
     """The columns of the dataset `texts`."""
-    naming = [
-        naming_texts(record.id, record.title, record.metadata, _beginning_of(text, spans))
-        for record, (_, text, spans, _) in zip(batch.records, batch.texts, strict=True)
-    ]
-    names = [f"{path}\n{title}" for path, title, _ in naming]
+    names, called = name_columns(batch)
     return {
         "doc": batch.numbers,
         "text": [text for _, text, _, _ in batch.texts],
@@ -271,8 +272,8 @@ def _text_table(batch: DocumentBatch) -> dict[str, Any]:
         THREAD: [thread_digest(record.metadata) for record in batch.records],
         WORDS: batch.columns.words,
         FORMS: batch.columns.forms,
-        CALLED: different_words_by_language(batch.encoding, batch.codes, names),
-        CALLED_BY: called_by_language(batch.encoding, batch.codes, naming),
+        CALLED: names,
+        CALLED_BY: called,
     }
 
 
@@ -282,14 +283,13 @@ def _passage_table(batch: DocumentBatch) -> dict[str, Any]:
         passage_shares(record.title, text, spans)
         for record, (_, text, spans, _) in zip(batch.records, batch.texts, strict=True)
     ]
-    parts = [texts_of_passages(text, spans) for _, text, spans, _ in batch.texts]
     headings = [headings for _, _, _, headings in batch.texts]
     return {
         "passage": expand_passages(np.stack([batch.numbers, batch.passage_counts], axis=1)),
         "start": batch.bounds[:, 0],
         "stop": batch.bounds[:, 1],
         "heading": list(itertools.chain.from_iterable(headings)),
-        "text": list(itertools.chain.from_iterable(parts)),
+        "text": list(itertools.chain.from_iterable(batch.passage_texts)),
         COPY: batch.columns.passage_copies,
         WEIGHT: _passage_weights(batch),
         SHARE: np.concatenate(shares),
@@ -356,18 +356,24 @@ def columns_by_language(
     return TextColumns.concatenated(parts).take(np.argsort(documents), np.argsort(passages))
 
 
-def called_by_language(
-    encoding: Encoding, codes: Sequence[str], texts: Sequence[tuple[str, str, str]]
-) -> pa.Array:
-    """Return what documents are called by, as it is stored, given the `naming_texts` of each."""
-    parts = zip(*texts, strict=True)
-    columns = [different_words_by_language(encoding, codes, part) for part in parts]
-    return pc.binary_join_element_wise(*columns, pa.scalar(SEPARATOR, pa.large_string()))
-
-
-def _beginning_of(text: str, spans: IntArray) -> str:
-    """The text of the first passage of a document, as it is stored; "" where there is none."""
-    return texts_of_passages(text, spans[:2])[0] if len(spans) else ""
+def name_columns(batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
+    """Return the words that documents are called by without their texts, and all of them as they
+    are stored.
+    """
+    naming = [
+        naming_texts(record.id, record.title, record.metadata, parts[0] if parts else "")
+        for record, parts in zip(batch.records, batch.passage_texts, strict=True)
+    ]
+    paths, titles, beginnings = zip(*naming, strict=True)
+    names = [f"{path}\n{title}" for path, title, _ in naming]
+    columns = (names, paths, titles, beginnings)
+    words = different_words_by_language(
+        batch.encoding, [*batch.codes] * len(columns), [*itertools.chain.from_iterable(columns)]
+    )
+    starts = range(0, len(words), len(naming))
+    of_names, *called = (words.slice(start, len(naming)) for start in starts)
+    separator = pa.scalar(SEPARATOR, pa.large_string())
+    return of_names, pc.binary_join_element_wise(*called, separator)
 
 
 def different_words_by_language(
@@ -379,6 +385,8 @@ def different_words_by_language(
         different_words(rules, [texts[place] for place in places.tolist()])
         for rules, places in by_rules
     ]
+    if len(parts) == 1:
+        return parts[0]
     documents = np.concatenate([places for _, places in by_rules])
     return pa.concat_arrays(parts).take(pa.array(np.argsort(documents)))
 

@@ -88,23 +88,13 @@ class Layout:
         pieces = list[str]()
         titled, bodies, headed, passages = (list[tuple[int, int]]() for _ in range(4))
         for title, text, spans, headings in texts:
-            bounds = spans.tolist()
-            cuts = sorted({0, len(text), *chain.from_iterable(bounds)})
             pieces += (" ", title, " ")
             first = len(pieces)
-            if all(_is_beside_blank(text, cut) for cut in cuts[1:-1]):
-                number = dict(zip(cuts, count(first), strict=False))
-                pieces += [text[start:stop] for start, stop in pairwise(cuts)]
-                last = len(pieces)
-                passages += [(number[start], number[stop]) for start, stop in bounds]
-            else:
-                pieces.append(text)
-                last = len(pieces)
-                for start, stop in bounds:
-                    pieces += (" ", text[start:stop])
-                    passages.append((len(pieces) - 1, len(pieces)))
-            bodies.append((first, last))
+            parts, last, ranges_of_passages = _cut(text, spans.tolist(), first)
+            pieces += parts
             titled.append((first - 2, last))
+            bodies.append((first, last))
+            passages += ranges_of_passages
             for heading in headings:
                 pieces += (" ", heading)
                 headed.append((len(pieces) - 1, len(pieces)))
@@ -114,8 +104,28 @@ class Layout:
         return cls(pieces, *ranges)
 
 
-def _is_beside_blank(text: str, cut: int) -> bool:
-    return text[cut - 1] in _BLANKS or text[cut] in _BLANKS
+def _cut(
+    text: str, passages: Sequence[Sequence[int]], first: int
+) -> tuple[list[str], int, list[tuple[int, int]]]:
+    """The pieces of a text, which are numbered from `first`, the number behind its own, and the
+    pieces of its passages.
+    """
+    if passages == [[0, len(text)]]:  # as of most short texts
+        return [text], first + 1, [(first, first + 1)]
+    cuts = sorted({0, len(text), *chain.from_iterable(passages)})
+    if all(text[cut - 1] in _BLANKS or text[cut] in _BLANKS for cut in cuts[1:-1]):
+        number = dict(zip(cuts, count(first), strict=False))
+        parts = [text[start:stop] for start, stop in pairwise(cuts)]
+        return (
+            parts,
+            first + len(parts),
+            [(number[start], number[stop]) for start, stop in passages],
+        )
+    parts, places = [text], list[tuple[int, int]]()
+    for start, stop in passages:
+        parts += (" ", text[start:stop])
+        places.append((first + len(parts) - 1, first + len(parts)))
+    return parts, first + 1, places
 
 
 def split_at_blanks(data: bytes) -> tuple[list[str], IntArray, IntArray]:
