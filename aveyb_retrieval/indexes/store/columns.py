@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from aveyb_retrieval.indexes.store.copies import copy_digest, segment_copy_digests
 from aveyb_retrieval.indexes.store.segments import Layout, Segments, split_at_blanks
@@ -261,10 +262,9 @@ def _second(
 def _written(forms: Sequence[str], numbers: IntArray, counts: IntArray) -> pa.Array:
     """The different forms of rows of runs, in the order in which they come first."""
     flat = pa.array(["", *" ".join(forms).split(" ")], pa.large_string()).dictionary_encode()
-    form, of_runs = (
-        flat.indices.to_numpy()[1:],
-        np.array([form.count(" ") + 1 for form in forms], np.int64),
-    )
+    form = flat.indices.to_numpy()[1:]
+    spaces = pc.count_substring(pa.array(forms, pa.large_string()), " ")
+    of_runs = spaces.to_numpy().astype(np.int64) + 1
     first, rows = np.cumsum(of_runs) - of_runs, np.repeat(np.arange(len(counts)), counts) << 32
     several = np.flatnonzero((of_runs > 1)[numbers])  # few
     more = of_runs[numbers[several]] - 1
