@@ -281,6 +281,24 @@ def test_a_part_searches_with_the_model_that_was_given(tmp_path: Path) -> None:
             assert part.search("tenant lease", 3)
 
 
+def test_no_expression_looks_at_what_is_hidden(tmp_path: Path) -> None:
+    """One that takes too long with a hidden text would tell of it."""
+    secret = {"_id": "s", "text": "word1", "path": f"hr/{'a' * 200}!"}
+    papers = [{"_id": f"{i}", "text": "word1", "path": f"pub/{i}"} for i in range(12)]
+    build_index([secret, *papers], tmp_path / "ix", model=FakeEmbedder())
+    explodes = {"path": {"$regex": "^hr/(a|aa)+$"}}
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:
+        with pytest.raises(ConfigError, match="took longer"):
+            retriever.count(explodes)
+        for seen in ({"path": {"$regex": "^pub/"}}, {"$not": {"path": {"$regex": "^hr/"}}}):
+            part = retriever.visible(seen)
+            assert part.count(explodes) == 0 and part.values("path", explodes) == []
+            assert part.search("word1", filter=explodes, mode="lexical") == []
+            assert part.visible({"path": {"$regex": "1"}}).count(explodes) == 0
+            either = {"$or": [explodes, {"path": {"$regex": r"1\d$"}}]}
+            assert [document.id for document in part.documents(either)] == ["10", "11"]
+
+
 def test_a_copy_by_pickle_sees_no_more(tmp_path: Path) -> None:
     build_index(
         [*documents("legal", 3, 1), *documents("board", 3, 2)], tmp_path / "i", model=FakeEmbedder()

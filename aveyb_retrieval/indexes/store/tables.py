@@ -466,13 +466,17 @@ class Tables:
         values = {f"value {n}": _column_of(e.field) for n, e in enumerate(expressions)}
         any_case = join(" OR ", conditions).sql
         rows = self.documents.scan({**columns, **cases, **values}, any_case)
-        case = np.zeros(rows.num_rows, np.int64)
+        selected = np.stack([rows[name].to_numpy() for name in cases])
         for number, expression in enumerate(expressions):
-            case |= _matching(expression, rows[f"value {number}"]).astype(np.int64) << number
-        selected = np.zeros(rows.num_rows, np.bool_)
-        for number, name in enumerate(cases):
-            selected |= (case == number) & rows[name].to_numpy()
-        return rows.select(list(columns)).filter(pa.array(selected))
+            without, with_it = selected[0::2], selected[1::2]
+            # texts that change nothing are not looked at: neither the time nor an error may speak
+            # of documents that another part of the filter hides
+            matters = (without != with_it).any(axis=0)
+            matching = np.zeros(rows.num_rows, np.bool_)
+            column = rows[f"value {number}"].filter(pa.array(matters))
+            matching[matters] = _matching(expression, column)
+            selected = np.where(matching, with_it, without)
+        return rows.select(list(columns)).filter(pa.array(selected[0]))
 
     def languages(self) -> dict[str, int]:
         """How many documents are in each language, by its code, most first."""
