@@ -233,7 +233,7 @@ def test_what_documents_are_called_by_is_stored_as_it_would_be_read(
         read = named_documents.read_called(view, [*docs, 12_345])
         asked = list[int]()
 
-        def note(source: Any, docs: Any) -> Any:
+        def note(source: Any, docs: Any, languages: Any) -> Any:
             asked.extend(docs)
             return {doc: read[doc] for doc in docs}
 
@@ -245,6 +245,25 @@ def test_what_documents_are_called_by_is_stored_as_it_would_be_read(
         assert len(read) == len(docs) == len(made)
         assert asked == [*view.find([renamed]).values()]
         assert "siskin" in read[asked[0]].path
+
+
+def test_a_change_of_metadata_keeps_to_the_language_of_a_document(tmp_path: Path) -> None:
+    """What it is called by is as that of a document that came with this metadata."""
+    german = "Die Mieter kündigten die Häuser schriftlich, bevor die Verwalter es verlangten. "
+    english = "The tenants gave written notice of the houses before the managers asked for it. "
+    rows = [{"_id": f"en{i}", "title": "Notices", "text": english * 3} for i in range(6)]
+    rows += [{"_id": "de", "title": "Kündigungen", "text": german * 3, "client": "Vereine"}]
+    build_index(rows, tmp_path / "made", language="auto", passage_tokens=64)
+    rows[-1] = {**rows[-1], "client": "Vermieter"}
+    build_index(rows, tmp_path / "changed", language="auto", passage_tokens=64)
+    one_change.update_metadata(tmp_path / "changed", {"client": "Vereine"}, ["de"])
+    names = []
+    for folder in ("made", "changed"):
+        with Retriever.load(tmp_path / folder) as retriever, retriever._engine.view() as view:
+            called = view.called([*view.find(["de"]).values()])
+            names += [[{*part.split()} for part in words] for words in called.values()]
+    assert names[0] == names[1]
+    assert {"verein", "kundig", "haus"} <= set.union(*names[0])
 
 
 @pytest.mark.usefixtures("few_compete")

@@ -69,17 +69,21 @@ class NameSource(Protocol):
         """What is shown of passages, by number."""
 
 
-def read_called(view: NameSource, docs: Sequence[int]) -> dict[int, CalledBy]:
-    """Read what documents are called by; those that are not there are left out."""
+def read_called(
+    view: NameSource, docs: Sequence[int], languages: Mapping[int, Language] | None = None
+) -> dict[int, CalledBy]:
+    """Read what documents are called by; those that are not there are left out.
+
+    `languages` are the rules of each document, by number; None: all have those of the view.
+    """
     stored = view.documents(docs, ("title", "metadata"))
     shown = view.shown_passages([doc << PASSAGE_BITS for doc in docs])
     called = {}
     for doc, document in stored.items():
         first = shown.get(doc << PASSAGE_BITS)
         beginning = "" if first is None else first.text
-        called[doc] = called_by(
-            view.language, document.id, document.title, document.metadata, beginning
-        )
+        rules = view.language if languages is None else languages[doc]
+        called[doc] = called_by(rules, document.id, document.title, document.metadata, beginning)
     return called
 
 

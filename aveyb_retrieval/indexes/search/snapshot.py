@@ -22,7 +22,7 @@ from aveyb_retrieval.indexes.store import filters
 from aveyb_retrieval.indexes.store.called import CalledBy
 from aveyb_retrieval.indexes.store.filters import no_such_field, warn_of_filter
 from aveyb_retrieval.indexes.store.lance_session import check_fork
-from aveyb_retrieval.indexes.store.languages import rules_of
+from aveyb_retrieval.indexes.store.languages import MAIN, rules_of
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest, check_files
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory
 from aveyb_retrieval.indexes.store.rows import CALLED, WORDS
@@ -370,7 +370,11 @@ class Snapshot:
         is_renamed = find_in(self._renamed.docs, numbers)[1]
         called = self.tables.called(numbers[~is_renamed])
         if is_renamed.any():
-            called |= read_called(self, numbers[is_renamed].tolist())
+            codes = self.tables.languages_of(numbers[is_renamed])
+            languages = {
+                doc: rules_of(self.encoding, [code or MAIN]) for doc, code in codes.items()
+            }
+            called |= read_called(self, list(languages), languages)
         return called
 
     def documents_called(

@@ -484,6 +484,13 @@ class Tables:
         counts = {row["values"]: row["counts"] for row in column.value_counts().to_pylist()}
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
+    def languages_of(self, docs: IntArray) -> dict[int, str | None]:
+        """The codes of the languages of documents, None if all have one; documents that are not
+        there are left out.
+        """
+        rows = self.documents.take(docs, ["language"]).to_pydict()
+        return dict(zip(rows["doc"], rows["language"], strict=True))
+
     def renamed(self) -> dict[int, str]:
         """The words of id, title and metadata of documents whose lists of names are of others."""
         rows = self.documents.scan(["doc", CALLED], f"{CALLED} IS NOT NULL").to_pydict()
