@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
 import faiss
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 
 from aveyb_retrieval import Index, Retriever, VectorBatch, build_index
 from aveyb_retrieval.cli.index import main
-from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.errors import ConfigError, OptionalDependencyError
 from aveyb_retrieval.indexes.search import exported_vectors
 from aveyb_retrieval.indexes.search.hit import ARROW_COLUMNS, Result
 from aveyb_retrieval.indexes.store.place import describe
@@ -155,6 +156,54 @@ def test_vectors_that_are_not_there_and_places_that_are_taken(
         few.export_vectors(tmp_path / "v.npy")
     assert (tmp_path / "v.npy").read_text() == "mine"
     assert few.export_vectors(tmp_path / "v.npy", overwrite=True) == 3
+    (tmp_path / "folder.npy").mkdir()
+    with pytest.raises(ConfigError, match="is a folder"):
+        few.export_vectors(tmp_path / "folder.npy", overwrite=True)
+    (tmp_path / "w.faiss.ids.jsonl").write_text("mine")
+    with pytest.raises(ConfigError, match=r"w\.faiss\.ids\.jsonl: exists already"):
+        few.export_vectors(tmp_path / "w.faiss")
+    (tmp_path / "w.parquet.tmp").write_text("mine")
+    assert few.export_vectors(tmp_path / "w.parquet") == 3
+    assert {path.name: path.read_text() for path in tmp_path.glob("w.*s*l")} == {
+        "w.faiss.ids.jsonl": "mine"
+    }
+    assert (tmp_path / "w.parquet.tmp").read_text() == "mine"
+    assert not list(tmp_path.glob("folder.npy.*")) and not list(tmp_path.glob("w.faiss"))
+
+
+def test_a_matrix_that_cannot_take_its_place_leaves_the_names_that_were_there(
+    retriever: Retriever, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(f"{target.name} cannot be replaced")
+
+    monkeypatch.setattr(exported_vectors, "rename", refuse)
+    for name in ("v.npy", "v.faiss"):
+        (tmp_path / f"{name}.ids.jsonl").write_text("before")
+        with pytest.raises(OSError, match=f"{name} cannot be replaced"):
+            retriever.export_vectors(tmp_path / name, overwrite=True)
+        assert (tmp_path / f"{name}.ids.jsonl").read_text() == "before"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_names_of_rows_are_one_line_each_for_every_reader(tmp_path: Path) -> None:
+    ids = ["a\nb", "c\u2028d", "e\x85f", "g\rh", "\N{EURO SIGN}"]
+    build_index(
+        [{"_id": name, "text": "word1"} for name in ids], tmp_path / "ix", model=FakeEmbedder()
+    )
+    with Retriever.load(tmp_path / "ix") as retriever:
+        retriever.export_vectors(tmp_path / "v.npy")
+    lines = (tmp_path / "v.npy.ids.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line) for line in lines] == [{"_id": name} for name in ids]
+
+
+def test_without_faiss_an_export_says_what_to_install(
+    retriever: Retriever, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "faiss", None)
+    with pytest.raises(OptionalDependencyError, match="pip install"):
+        retriever.export_vectors(tmp_path / "v.faiss")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_export_that_fails_leaves_the_file_that_was_there(
@@ -192,7 +241,7 @@ def test_a_table_of_hits_has_a_row_for_each(tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [
         {"_id": "a", "title": "A", "text": "word1 word2", "year": 2024, "author": {"name": "Ada"}},
         {"_id": "b", "text": "word1", "year": 2023, "parties": [{"name": "X"}, {"name": "Y"}]},
-        {"_id": "c", "text": "word1 word3", "year": "unknown"},
+        {"_id": "c", "text": "word1 word3", "year": "unknown", "serial": 2**63},
     ]
     build_index(rows, tmp_path / "ix", model=FakeEmbedder())
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:
@@ -217,12 +266,17 @@ def test_a_table_of_hits_has_a_row_for_each(tmp_path: Path) -> None:
         named = {row["id"]: (row["author.name"], row["parties.name"]) for row in table.to_pylist()}
         assert named == {"a": ("Ada", None), "b": (None, ["X", "Y"]), "c": (None, None)}
         assert list(table.to_pandas()["id"]) == [hit.id for hit in hits]
-        with pytest.raises(ConfigError, match="'year' have no common type"):
+        with pytest.raises(ConfigError, match="no type for all values of 'year'"):
             hits.to_arrow(["year"])
+        for wrong in ("year", [3]):
+            with pytest.raises(ConfigError, match="must be a list of fields"):
+                hits.to_arrow(wrong)  # type: ignore[arg-type]
         for fields in (["title"], ["author.name", "author.name"]):
             with pytest.raises(ConfigError, match="is a column of the table already"):
                 hits.to_arrow(fields)
         assert pa.Table.from_pylist([], schema=ARROW_COLUMNS).equals(Result().to_arrow())
+        with pytest.raises(ConfigError, match="no type for all values of 'serial'"):
+            hits.to_arrow(["serial"])
         words = retriever.search("word3", 1, mode="lexical").to_arrow(["year"])
         assert words["confidence"].to_pylist() == [None] and words["year"].to_pylist() == [
             "unknown"

@@ -7,6 +7,8 @@ A file is Parquet, with ids and vectors in one, or a matrix: `.npy`, or an exact
 from __future__ import annotations
 
 import json
+import os
+import secrets
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, get_args
@@ -17,6 +19,7 @@ import pyarrow as pa
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.files import fsync_file, rename
 from aveyb_retrieval.indexes.engine import passage_numbers
+from aveyb_retrieval.indexes.nearest.faiss_file import import_faiss
 from aveyb_retrieval.indexes.search.several import SeveralView
 from aveyb_retrieval.indexes.types import PASSAGE_BITS, Kind
 
@@ -90,10 +93,13 @@ def write_vectors(
     write = _WRITERS.get(path.suffix)
     if write is None:
         raise ConfigError(f"{path}: must end with {' or '.join(_WRITERS)}")
-    if path.exists() and not overwrite:
-        raise ConfigError(f"{path}: exists already; choose another name, or overwrite it")
     if not path.parent.is_dir():
         raise ConfigError(f"{path.parent}: no such folder")
+    for target in [path] if path.suffix == ".parquet" else [path, _names_of(path)]:
+        if target.is_dir():
+            raise ConfigError(f"{target}: is a folder; choose another name")
+        if os.path.lexists(target) and not overwrite:
+            raise ConfigError(f"{target}: exists already; choose another name, or overwrite it")
     docs = select_documents(view, unit, where)
     rows = len(docs) if unit == "document" else int(view.passage_counts(docs).sum())
     write(path, read_batches(view, unit, docs), _Shape(rows, view.info.dim, unit))
@@ -126,20 +132,25 @@ def _write_parquet(path: Path, batches: Iterator[VectorBatch], shape: _Shape) ->
 
 
 def _write_npy(path: Path, batches: Iterator[VectorBatch], shape: _Shape) -> None:
-    with _replacing(path) as temporary, temporary.open("wb") as handle:
-        header = {"descr": "<f4", "fortran_order": False, "shape": (shape.rows, shape.dim)}
+    header = {"descr": "<f4", "fortran_order": False, "shape": (shape.rows, shape.dim)}
+    with (
+        _naming_rows(path) as name_rows,
+        _replacing(path) as temporary,
+        temporary.open("wb") as handle,
+    ):
         np.lib.format.write_array_header_1_0(handle, header)
-        for batch in _naming_rows(path, batches):
+        for batch in batches:
             handle.write(np.ascontiguousarray(batch.vectors, "<f4").data)
+            name_rows(batch)
 
 
 def _write_faiss(path: Path, batches: Iterator[VectorBatch], shape: _Shape) -> None:
-    import faiss
-
+    faiss = import_faiss()
     index = faiss.IndexFlatIP(shape.dim)
-    for batch in _naming_rows(path, batches):
-        index.add(batch.vectors)
-    with _replacing(path) as temporary:
+    with _naming_rows(path) as name_rows, _replacing(path) as temporary:
+        for batch in batches:
+            index.add(batch.vectors)
+            name_rows(batch)
         faiss.write_index(index, str(temporary))
 
 
@@ -150,24 +161,33 @@ _WRITERS: dict[str, Callable[[Path, Iterator[VectorBatch], _Shape], None]] = {
 }
 
 
-def _naming_rows(path: Path, batches: Iterator[VectorBatch]) -> Iterator[VectorBatch]:
-    """Pass batches on, and write beside a file which document, and which part of it, is in each of
-    its rows.
+def _names_of(path: Path) -> Path:
+    """The file that names the rows of a matrix."""
+    return path.with_name(path.name + IDS_SUFFIX)
+
+
+@contextmanager
+def _naming_rows(path: Path) -> Iterator[Callable[[VectorBatch], None]]:
+    """Give what writes which document, and which part of it, is in each row of a batch, to the file
+    that names the rows of `path`.
     """
-    beside = path.with_name(path.name + IDS_SUFFIX)
-    with _replacing(beside) as temporary, temporary.open("w", encoding="utf-8") as handle:
-        for batch in batches:
+    with _replacing(_names_of(path)) as temporary, temporary.open("w", encoding="utf-8") as handle:
+
+        def name_rows(batch: VectorBatch) -> None:
             spans = [None] * len(batch) if batch.spans is None else batch.spans.tolist()
             for name, span in zip(batch.ids, spans, strict=True):
                 row = {"_id": name} if span is None else {"_id": name, "span": span}
-                handle.write(json.dumps(row, ensure_ascii=False) + "\n")
-            yield batch
+                # signs that other readers take for the end of a line are escaped
+                handle.write(json.dumps(row) + "\n")
+
+        yield name_rows
 
 
 @contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
     """Give the name of a file to write, which takes the place of `path` when all is written."""
-    temporary = path.with_name(f"{path.name}.tmp")
+    # a name of its own: nothing else is overwritten, no other export writes to it
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
         fsync_file(temporary)

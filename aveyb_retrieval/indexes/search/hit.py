@@ -461,9 +461,9 @@ def _column(field: str, values: list[Any]) -> pa.Array:
     """A column of the values of a field; ConfigError if Arrow has no type for all of them."""
     try:
         return pa.array(values)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OverflowError) as error:
         raise ConfigError(
-            f"to_arrow: the values of {field!r} have no common type ({error}); read them from the"
+            f"to_arrow: Arrow has no type for all values of {field!r} ({error}); read them from the"
             " column 'metadata'"
         ) from error
 
@@ -538,8 +538,11 @@ class Result(list[Hit]):
         and the metadata as JSON. `fields` of the metadata, such as "year" and "author.name", become
         columns of their own, null if a document has none; `text` adds the document's text.
 
-        Raises ConfigError if a field is a column already, or has values of several types.
+        Raises ConfigError if `fields` is not a list of fields, one is a column already, or has
+        values of several types or whole numbers of more than 64 bits with a sign.
         """
+        if isinstance(fields, str) or not all(isinstance(name, str) for name in fields):
+            raise ConfigError(f"to_arrow: fields={fields!r}: must be a list of fields, as ['year']")
         schema = ARROW_COLUMNS.append(pa.field("text", pa.string())) if text else ARROW_COLUMNS
         if taken := [name for name in fields if name in schema.names or fields.count(name) > 1]:
             raise ConfigError(f"to_arrow: {taken[0]!r} is a column of the table already")

@@ -286,7 +286,7 @@ class Documents:
         `.ids.jsonl` behind the same name. Memory does not grow with the vectors, except for
         `.faiss`.
 
-        Raises ConfigError if the suffix is another one, the file exists already (unless
+        Raises ConfigError if the suffix is another one, one of the files exists already (unless
         `overwrite`), the index has no vectors of this unit, or this is several indexes.
         """
         with self._engine.view() as view:
