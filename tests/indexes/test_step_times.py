@@ -107,6 +107,18 @@ def test_what_a_callback_raises_the_search_raises(root: Path) -> None:
         retriever.search("word1", mode="lexical")
 
 
+async def wait(event: SearchEvent) -> None:
+    EVENTS.append(event)
+
+
+@pytest.mark.parametrize("callback", [5, "note", wait])
+def test_what_takes_no_events_is_refused(root: Path, callback: Any) -> None:
+    with pytest.raises(ConfigError, match=r"on_search=.*must be a function"):
+        Retriever.load(root, model=FakeEmbedder(), on_search=callback)
+    with pytest.raises(ConfigError, match=r"on_search=.*must be a function"):
+        Retriever.load({"a": root}, on_search=callback)
+
+
 def test_a_callback_may_search(root: Path) -> None:
     inner, inner_events = events_of(root)
     steps: list[dict[str, float]] = []

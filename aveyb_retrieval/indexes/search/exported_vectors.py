@@ -43,7 +43,7 @@ class VectorBatch:
         ids: The id of the document of each row, `n` of them.
         spans: The characters `[start, end)` of each passage in its document's text, int64
             `[n, 2]`; None for documents.
-        vectors: Rows of unit length, float32 `[n, d]`.
+        vectors: Rows of unit length, zeros for a document without text, float32 `[n, d]`.
     """
 
     ids: list[str]

@@ -26,7 +26,12 @@ from aveyb_retrieval.indexes.search.search import (
     search_vectors,
 )
 from aveyb_retrieval.indexes.search.several import MAX_INDEXES, SeveralEngine
-from aveyb_retrieval.indexes.search.step_times import OnSearch, SearchEvent, measured
+from aveyb_retrieval.indexes.search.step_times import (
+    OnSearch,
+    SearchEvent,
+    check_on_search,
+    measured,
+)
 from aveyb_retrieval.indexes.search.stored_documents import Documents
 from aveyb_retrieval.indexes.search.visible import VisibleEngine
 from aveyb_retrieval.indexes.store.filters import compile_filter
@@ -118,6 +123,7 @@ class Retriever(Documents):
         BackendError where the device is not there; EngineError where a server fails; ConfigError
         where options or indexes do not fit.
         """
+        check_on_search(on_search)
         if isinstance(path, (Sequence, Mapping)) and not isinstance(path, str):
             options: Any = {
                 "model": model,

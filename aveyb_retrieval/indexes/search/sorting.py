@@ -3,8 +3,9 @@
 A hit matches that is among the best `candidates` and scores at least half as much as the best one,
 counted from a document at random; where `min_score` is given, or the scores have no such scale (of
 `fusion="rrf"`, of a reranker), all of the `candidates` match. Numbers come before dates, dates
-before other texts; of a list the largest value counts where sorting descends, else the smallest.
-Documents without the field stand last, in the order of the ranking, as do equal values.
+before other texts; of a list, and of lists in it, the largest value counts if sorting descends,
+else the smallest. Documents without the field stand last, in the order of the ranking, as do equal
+values.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.search.dates import instant
 from aveyb_retrieval.indexes.search.matches import STRENGTH
-from aveyb_retrieval.indexes.store.filters import OWN, field_keys, is_number, value_at
+from aveyb_retrieval.indexes.store.filters import OWN, elements, field_keys, is_number, value_at
 
 if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.evidence import Evidence
@@ -87,7 +88,7 @@ def _value(document: StoredDocument, sort: Sort) -> SortValue | None:
         value = document.id if sort.field == "_id" else document.title
     else:
         value = value_at(document.metadata, sort.field)
-    listed = [_comparable(item) for item in (value if isinstance(value, list) else [value])]
+    listed = [_comparable(item) for item in elements(value)]
     known = [item for item in listed if item is not None]
     if not known:
         return None

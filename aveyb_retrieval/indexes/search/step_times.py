@@ -7,8 +7,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import wraps
+from inspect import iscoroutinefunction
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal, ParamSpec, TypeVar, get_args
+
+from aveyb_retrieval.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -52,6 +55,15 @@ class SearchEvent:
 
 
 OnSearch = Callable[[SearchEvent], object]
+
+
+def check_on_search(on_search: object) -> None:
+    """Raise ConfigError for what cannot take events: a search does not await a coroutine."""
+    if on_search is None or (callable(on_search) and not iscoroutinefunction(on_search)):
+        return
+    raise ConfigError(
+        f"on_search={on_search!r}: must be a function that takes a SearchEvent, not a coroutine"
+    )
 
 
 class Stopwatch:
