@@ -449,6 +449,30 @@ def test_many_deletions_are_asked_about(tmp_path: Path) -> None:
     assert sync_index(folder, root, model=FakeEmbedder(), allow_delete=7).deleted == 7
 
 
+def test_what_was_deleted_before_a_kill_counts_among_many_deletions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, root = tmp_path / "docs", tmp_path / "ix"
+    folder.mkdir()
+    for number in range(60):
+        (folder / f"{number:02}.txt").write_text(f"text {number}")
+    build_index(folder, root, model=FakeEmbedder())
+    for number in range(5):
+        (folder / f"{number:02}.txt").unlink()
+    for number in range(10, 30):
+        (folder / f"{number:02}.txt").write_text(f"other text {number}")
+    monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 3)
+    with pytest.raises(KeyboardInterrupt):
+        sync_index(folder, root, model=InterruptedEmbedder(after=13))
+    for number in range(28, 30):
+        (folder / f"{number:02}.txt").write_bytes(b"\xff\x00\xff")
+    with pytest.raises(ConfigError, match=r"7 of 60 documents.*--allow-delete 7"):
+        sync_index(folder, root, model=FakeEmbedder())
+    assert len(contents(root)) == 60
+    assert sync_index(folder, root, model=FakeEmbedder(), allow_delete=7).deleted == 7
+    assert_like_a_new_build(root, folder, tmp_path)
+
+
 def test_what_is_left_out_is_told_once_and_makes_one_version(folder: Path, tmp_path: Path) -> None:
     root = tmp_path / "ix"
     (folder / "broken.pdf").write_bytes(b"damaged")

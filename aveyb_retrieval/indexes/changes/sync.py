@@ -551,9 +551,9 @@ class _Syncing:
         self._take_over_reports(start.plan)
         if not self._has_changes(start.plan, start):
             return None
-        plan = self._remove_and_rename(transaction)
-        self._read(transaction, plan)
-        self._remove_unread(transaction, plan)
+        remaining = self._remove_and_rename(transaction)
+        self._read(transaction, remaining)
+        self._remove_unread(transaction, remaining.to_read - self._taken, start.plan)
         after = self.files.scope.part_of(stored_files(transaction.tables))
         made = compare(start.before, {name: file.sha256 for name, file in after.items()})
         if not self._has_changes(made, start):
@@ -610,11 +610,10 @@ class _Syncing:
         )
         taking.run(itertools.chain([first], items))
 
-    def _remove_unread(self, transaction: Transaction, plan: SyncPlan) -> None:
-        """Remove documents whose files could not be read; ConfigError if these are too many,
-        InputError if no document would be left.
+    def _remove_unread(self, transaction: Transaction, unread: set[str], plan: SyncPlan) -> None:
+        """Remove documents whose files could not be read; ConfigError if these are too many with
+        those that the whole plan deletes, InputError if no document would be left.
         """
-        unread = plan.to_read - self._taken
         check_plan(plan.without(unread), self.directory, self.options.get("allow_delete"))
         self._remove(transaction, unread)
         if transaction.state.counts.documents == 0:
