@@ -17,6 +17,7 @@ from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store import languages
 from aveyb_retrieval.indexes.store.languages import DocumentLanguages, SeveralLanguages
 from tests import one_change
+from tests.indexes.fake import FakeEmbedder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,6 +38,8 @@ ENGLISH = (
     " today, because the piers in the river had been washed out and the council found the repair"
     " too expensive. People on foot may still use them."
 )
+# "ada", "dan" and "kita" are stop words of Indonesian
+NAMES_ALONE = ["Hi Ada", "Ada, Bob", "Lunch menu, Dan", "Data per kita", ""]
 TABLE = "Bolt M8 40 zinc 12.50; Nut M8 zinc 3.10; Washer M8 steel 1.05; Screw M6 30 inox 9.99; " * 4
 
 
@@ -70,6 +73,28 @@ def test_short_texts_together_say_what_they_are_in() -> None:
     short = [part.strip() for part in GERMAN.split(".") if part.strip()]
     assert all(len(text) < 200 for text in short)
     assert DocumentLanguages().of(short * 3) == ["de"] * len(short) * 3
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        NAMES_ALONE,
+        ["Hi Ada", " " * 300],
+        ["Der Mieter zahlt die Miete."],
+        ["Привет"],
+        ["日本語の文書", "洪水过后"],
+    ],
+)
+def test_too_little_text_has_no_language(texts: list[str], tmp_path: Path) -> None:
+    assert DocumentLanguages().of(texts) == ["en"] * len(texts)
+    documents = [{"_id": str(number), "text": text} for number, text in enumerate(texts)]
+    assert "languages:" not in notices(documents, tmp_path / "index", model=FakeEmbedder())
+
+
+@pytest.mark.parametrize(("prose", "code"), [(ENGLISH, "en"), (GERMAN, "de")])
+def test_few_short_texts_are_looked_at_together(prose: str, code: str) -> None:
+    texts = NAMES_ALONE + [part.strip() for part in prose.split(".")]
+    assert DocumentLanguages().of(texts) == [code] * len(texts)
 
 
 def test_each_document_has_its_own_stemmer_and_stop_words(tmp_path: Path) -> None:
@@ -135,6 +160,14 @@ def test_a_build_says_which_languages_there_are_and_what_is_not_known(tmp_path: 
     assert "English 50%" in said
     assert "German 50%" in said
     assert "do not know" not in said
+
+
+def test_what_is_not_known_is_reported_of_too_little_text_too(tmp_path: Path) -> None:
+    said = notices([{"text": "Мосты города закрыты"}], tmp_path / "index")
+    assert said.startswith("the vectors of aveyb-base-en-v2 do not know 100% of the passages")
+    assert "--language" not in said
+    said = notices([{"text": RUSSIAN}], tmp_path / "one", language="russian")
+    assert said.startswith("languages: one for all, as --language says; the vectors of")
 
 
 def test_a_build_in_english_says_nothing(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from aveyb_retrieval.documents.records import Notice
 from aveyb_retrieval.encoder.model_folders import DEFAULT_MODEL
+from aveyb_retrieval.indexes.encoding import AUTO
 from aveyb_retrieval.indexes.store.languages import MAIN, NAMES
 from aveyb_retrieval.system import install_command
 
@@ -28,7 +29,11 @@ def language_notices(transaction: Transaction) -> list[Notice]:
     name = None if encoding.model is None else str(encoding.model["name"])
     if not described and unknown < _REPORTED:
         return []
-    parts = [f"languages: {described or 'one for all, as --language says'}"]
+    parts = []
+    if described:
+        parts.append(f"languages: {described}")
+    elif encoding.language != AUTO:
+        parts.append("languages: one for all, as --language says")
     if name is not None and unknown >= _REPORTED:
         parts.append(
             f"the vectors of {name} do not know {unknown:.0%} of the passages, which are found by"

@@ -2,8 +2,9 @@
 
 An index of `language="auto"` keeps to the rules of each document's own language. py3langid says
 what a text of 200 characters or more is written in; a shorter one takes the main language of all
-before it. Where letters are Latin, stop words must confirm it: a text without those of the language
-found, or with more of the main one's, is a list or a table in the main one.
+before it. If only short texts are there, they are looked at together; below 200 characters they
+take `MAIN`. Where letters are Latin, stop words must confirm the language: a text without its stop
+words, or with more of the main one's, is a list or a table in the main one.
 
 A question is read by the rules of the language it is written in, among those of the index, and by
 all of them where that is not clear.
@@ -15,7 +16,7 @@ import copy
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import chain, islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from aveyb_retrieval.indexes.encoding import AUTO, ENGLISH
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.words import Finder
 
 MIN_DETECTED_CHARACTERS = 200  # characters of a text that is looked at by itself
-MAIN = "en"  # the language of an index without documents
+MAIN = "en"  # the language of an index without documents, and of one with too little text
 _PIECE_CHARACTERS = 200  # characters of each of three pieces of a text
 _SHORT_TEXTS_CHARACTERS = 2_000  # characters of short texts that are looked at together
 _SAMPLE_COUNT = 8
@@ -218,14 +219,16 @@ def _sample(text: str) -> str:
 
 
 def _joined(texts: Sequence[str]) -> list[str]:
-    """Return samples of short texts, each of many of them."""
+    """Return samples of short texts, each long enough to be looked at; none of too little text."""
     step = max(len(texts) // _SAMPLE_COUNT, 1)
-    groups = (texts[start : start + step] for start in range(0, len(texts), step))
-    joined = (
-        " ".join(islice(group, _SHORT_TEXTS_CHARACTERS))[:_SHORT_TEXTS_CHARACTERS]
-        for group in groups
-    )
-    return [text for text in joined if text.strip()]
+    samples, waiting = [], ""
+    for start in range(0, len(texts), step):
+        group = texts[start : start + min(step, _SHORT_TEXTS_CHARACTERS)]
+        waiting = " ".join(f"{waiting} {' '.join(group)}".split())[:_SHORT_TEXTS_CHARACTERS]
+        if len(waiting) >= MIN_DETECTED_CHARACTERS:
+            samples.append(waiting)
+            waiting = ""
+    return samples
 
 
 @dataclass(frozen=True)
