@@ -412,13 +412,15 @@ ON_ERROR = choose(
     "skips files of folders and stops at all else.",
 )
 FILES = together(
-    click.option("--follow-links", is_flag=True, help="Also read links that are found in folders."),
+    click.option("--follow-links/--no-follow-links",
+                 help="Also read links that are found in folders; kept for a later sync."),
     number("--file-seconds", "Processor time that reading one file may take.", default=120),
     click.option("--path-fields", metavar="PATTERN",
                  help="Metadata by the paths of files below a folder, such as '{team}/{year}/*'."),
     click.option("--exclude", metavar="PATTERN", multiple=True,
                  help="Files and folders that are left out, as in a .gitignore file, such as "
-                      "'old/' or '*.log'. Repeatable; kept for a later sync."),
+                      "'old/' or '*.log'. Repeatable; kept for a later sync, until '' clears "
+                      "them."),
     number("--ocr-seconds", "Seconds that OCR of one page may take; kept for a later sync.",
            default=60),
     click.option("--ocr-languages", metavar="LANGUAGES",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
+from click.core import ParameterSource
 
 from aveyb_retrieval.cli import common, proof
 from aveyb_retrieval.cli.alerts import ALERTS, alerts, report_alerts
@@ -293,9 +294,14 @@ def sync(
     built; for other options than these, run `build` first. A file that is left out is reported
     once.
     """
+    from aveyb_retrieval.documents.reading import OF_FOLDERS
     from aveyb_retrieval.indexes.changes.sync import check_plan, plan_sync, sync_index, watch_folder
     from aveyb_retrieval.indexes.model import reading_of
 
+    source = click.get_current_context().get_parameter_source
+    for name in OF_FOLDERS:
+        if source(name) is ParameterSource.DEFAULT:
+            del arguments[name]  # the folder is read as before
     if dry_run:
         plan = plan_sync(folder, directory, **arguments)
         click.echo(f"{_in_words(plan.counts())} (a dry run: nothing was changed)")

@@ -203,7 +203,8 @@ class ReadOptions(TypedDict, total=False):
         file_seconds: Seconds of processor time that reading one file may take.
         path_fields: How paths of files below a folder become metadata, such as "{team}/{year}/*".
         exclude: Patterns of files and folders that are left out, as in a `.gitignore` file, such as
-            ["old/", "*.log"]; a folder may also hold them in files `.aveybignore`.
+            ["old/", "*.log"]; a folder may also hold them in files `.aveybignore`. An index keeps
+            them for later syncs; [] clears them.
         ocr_seconds: Seconds that OCR of one page may take. Default 60.
         ocr_languages: Languages of scanned pages as Tesseract names them, such as "deu+eng"; None
             (default) are all that are installed.
@@ -415,7 +416,7 @@ def reading_of(options: Mapping[str, Any]) -> Reading:
     fields["types"] = dict(options.get("types") or {})
     patterns = options.get("exclude") or ()
     check_patterns(patterns)
-    fields["exclude"] = tuple(patterns)
+    fields["exclude"] = tuple(pattern for pattern in patterns if pattern.strip())
     return Reading(FieldNames(**names), **fields)
 
 

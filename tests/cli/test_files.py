@@ -11,6 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from aveyb_retrieval.cli.index import main
+from aveyb_retrieval.indexes.store.place import read_manifest
 from tests.indexes.fake import FakeEmbedder, load_instead
 
 if TYPE_CHECKING:
@@ -125,6 +126,29 @@ def test_sync_and_its_dry_run(run: Run, folder: Path, tmp_path: Path) -> None:
     )
     assert "2 unchanged; 2 documents," in run("sync", folder, "-o", root, "--quiet").output
     assert run("sync", tmp_path / "nowhere", "-o", root).exit_code == 2
+
+
+def test_a_sync_reads_a_folder_as_before_unless_it_says_otherwise(
+    run: Run, folder: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "ix"
+    (folder / "a.txt").rename(tmp_path / "a.txt")
+    (folder / "a.txt").symlink_to(tmp_path / "a.txt")
+    (folder / "old.md").write_text("apples fell")
+    options = ("--exclude", "old.md", "--exclude", "*.csv", "--follow-links", "--ocr-seconds", "9")
+    run("build", folder, "-o", root, "--quiet", *options)
+    for arguments, said in (
+        ((), "2 unchanged"),
+        (("--no-follow-links",), "1 deleted, 1 unchanged"),
+        ((), "1 unchanged"),
+        (("--exclude", ""), "2 added, 1 unchanged"),
+        ((), "3 unchanged"),
+        (("--ocr-seconds", "60"), "3 unchanged"),
+    ):
+        dry = run("sync", folder, "-o", root, "--dry-run", *arguments).output
+        assert dry.startswith(said), (arguments, dry)
+        assert f": {said}; " in run("sync", folder, "-o", root, "--quiet", *arguments).output
+    assert read_manifest(root).reading == {}
 
 
 def test_counts_types_and_filters_that_find_nothing(

@@ -113,7 +113,7 @@ def test_a_sync_keeps_what_the_build_was_given(tmp_path: Path) -> None:
     build_index(folder, root, model=model, exclude=["old/"], encoding="cp1252", max_line=100)
     put(folder, {"old/g.md": "g", "new.md": "n", "long.txt": "x" * 101})
     put(folder, {"n.txt": "T\u00fcr".encode("cp1252")})
-    report = sync_index(folder, root, model=model, max_line=64 << 20)
+    report = sync_index(folder, root, model=model)
     assert (report.added, report.replaced, report.deleted) == (1, 1, 0)
     with Retriever.load(root, model=model) as retriever:
         assert retriever.get(["n.txt"])[0].text == "T\u00fcr"

@@ -416,10 +416,7 @@ def test_a_sync_reads_the_folder_as_the_build_did(tmp_path: Path) -> None:
     assert sync_index(folder, root, model=FakeEmbedder()).unchanged == 3
     one_change.delete(root, ["hr/a.txt"])
     assert plan_sync(folder, root).new == ("hr/a.txt",)
-    assert (
-        sync_index(folder, root, model=FakeEmbedder(), path_fields=None, follow_links=False).added
-        == 1
-    )
+    assert sync_index(folder, root, model=FakeEmbedder(), path_fields=None).added == 1
     with Retriever.load(root, model=FakeEmbedder()) as retriever:
         assert dict(retriever.values("team")) == {"hr": 1, "it": 2}
         assert retriever.count({"team": {"$nin": ["hr"]}}) == 2
@@ -427,6 +424,48 @@ def test_a_sync_reads_the_folder_as_the_build_did(tmp_path: Path) -> None:
     assert sync_index(folder, root, model=FakeEmbedder()).unchanged == 3
     with Retriever.load(root, model=FakeEmbedder()) as retriever:
         assert dict(retriever.values("group")) == {"hr": 1, "it": 2}
+
+
+@pytest.mark.parametrize("patterns", [[], [""], [" "]])
+def test_an_empty_list_clears_the_patterns_of_the_build(
+    folder: Path, tmp_path: Path, patterns: list[str]
+) -> None:
+    root = tmp_path / "ix"
+    build_index(folder, root, model=FakeEmbedder(), exclude=["sub/", "later/"])
+    assert plan_sync(folder, root).new == ()
+    assert len(plan_sync(folder, root, exclude=patterns).new) == 1
+    assert sync_index(folder, root, model=FakeEmbedder(), exclude=patterns).added == 1
+    (folder / "later").mkdir()
+    (folder / "later" / "e.txt").write_text("later")
+    assert sync_index(folder, root, model=FakeEmbedder()).added == 1
+
+
+def test_an_option_is_kept_where_it_changes_no_file_today(folder: Path, tmp_path: Path) -> None:
+    root = tmp_path / "ix"
+    first = build_index(folder, root, model=FakeEmbedder())
+    kept = sync_index(folder, root, model=FakeEmbedder(), exclude=["later/"])
+    assert (kept.unchanged, kept.version) == (first.documents, "v000002")
+    assert sync_index(folder, root, model=FakeEmbedder(), exclude=["later/"]).version == "v000002"
+    (folder / "later").mkdir()
+    (folder / "later" / "e.txt").write_text("later")
+    assert sync_index(folder, root, model=FakeEmbedder()).version == "v000002"
+    assert sync_index(folder, root, model=FakeEmbedder(), exclude=[]).added == 1
+
+
+def test_a_default_that_is_given_counts(tmp_path: Path) -> None:
+    folder, root, linked = tmp_path / "docs", tmp_path / "ix", tmp_path / "linked.txt"
+    folder.mkdir()
+    (folder / "a.txt").write_text("a")
+    linked.write_text("linked")
+    (folder / "b.txt").symlink_to(linked)
+    options = {"follow_links": True, "ocr_seconds": 7, "file_seconds": 8, "max_line": 9_000}
+    build_index(folder, root, model=FakeEmbedder(), **options)  # type: ignore[arg-type]
+    assert read_manifest(root).reading == options
+    assert sync_index(folder, root, model=FakeEmbedder(), follow_links=False).deleted == 1
+    sync_index(folder, root, model=FakeEmbedder(), ocr_seconds=60, file_seconds=120)
+    assert read_manifest(root).reading == {"max_line": 9_000}
+    sync_index(folder, root, model=FakeEmbedder(), max_line=64 << 20)
+    assert read_manifest(root).reading == {}
 
 
 def test_many_deletions_are_asked_about(tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from aveyb_retrieval.documents.folders import (
 )
 from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.readers.ocr import OcrConditions, ocr_conditions
-from aveyb_retrieval.documents.reading import OF_FOLDERS
 from aveyb_retrieval.documents.records import Notice, Record, Rejected, path_text
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, IndexLockedError, InputError
 from aveyb_retrieval.indexes.changes.change import FinishOptions, Report, run_change
@@ -212,14 +211,13 @@ def _is_first(directory: IndexDirectory, options: SyncOptions) -> bool:
 def _as_before(directory: IndexDirectory, options: SyncOptions) -> SyncOptions:
     """The options, and how the folder was read before where they do not say it: fields would go,
     linked files, and those that are not UTF-8.
+
+    An option that is given counts, also one with its default, such as `exclude=[]`.
     """
-    named = {
-        name
-        for name, default in OF_FOLDERS.items()
-        if options.get(name) and options.get(name) != default
-    }
     before = {
-        name: value for name, value in read_manifest(directory).reading.items() if name not in named
+        name: value
+        for name, value in read_manifest(directory).reading.items()
+        if name not in options
     }
     return cast("SyncOptions", {**options, **before})
 
@@ -517,13 +515,13 @@ def _check_new(scope: _Scope, tables: Tables, plan: SyncPlan) -> None:
 class _Start:
     """How an index and a folder differ when a sync begins.
 
-    `before` are the stored files that are looked at, by the ids of their documents; `has_moved`
-    says that some were read from another folder.
+    `before` are the stored files that are looked at, by the ids of their documents. `is_recorded`
+    says that the index names this folder, and these options of reading it.
     """
 
     before: Mapping[str, StoredFile]
     plan: SyncPlan
-    has_moved: bool
+    is_recorded: bool
 
 
 @dataclass
@@ -578,7 +576,8 @@ class _Syncing:
         _check_folder(scope, self.directory, stored, plan, self.options)
         check_plan(plan, self.directory, self.options.get("allow_delete"))
         has_moved = any(file.folder != scope.here for file in stored.values())
-        return _Start(before, plan, has_moved)
+        is_read_as_before = self.files.reading.of_folder() == reading_of(base.reading).of_folder()
+        return _Start(before, plan, is_read_as_before and not has_moved)
 
     def _take_over_reports(self, plan: SyncPlan) -> None:
         """Keep what earlier reports told of files that are not read again."""
@@ -587,7 +586,7 @@ class _Syncing:
 
     def _has_changes(self, plan: SyncPlan, start: _Start) -> bool:
         """Whether there is something to change; if not, count the files that stay as they are."""
-        if plan or start.has_moved or self._has_news:
+        if plan or self._has_news or not start.is_recorded:
             return True
         self.unchanged = len(plan.unchanged)
         return False
