@@ -31,7 +31,7 @@ from aveyb_retrieval.indexes.store.filters import (
     NOTHING,
     FilterCompiler,
     FilterCondition,
-    elements,
+    elements_at,
     field_keys,
     is_number,
     items_of,
@@ -59,7 +59,9 @@ def describe(metadata: Mapping[str, Any]) -> tuple[list[int], dict[str, Any]]:
     facts: dict[int, None] = {}
     bounds: dict[str, Any] = {}
     for path, value in _fields(metadata):
-        scalars = [item for item in elements(value) if not isinstance(item, (list, dict))]
+        scalars = [
+            item for item in elements_at(metadata, path) if not isinstance(item, (list, dict))
+        ]
         kinds = {"list": isinstance(value, list), "text": isinstance(value, str)}
         kinds["empty"] = not isinstance(value, bool) and value in _EMPTY
         named = ["exists", *(name for name, holds in kinds.items() if holds)]

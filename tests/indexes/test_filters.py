@@ -644,6 +644,8 @@ def test_a_database_refuses_what_its_rows_do_not_hold() -> None:
     filters = FactFilters(*[""] * 5)
     with pytest.raises(ConfigError, match=r"\$startsWith on 'x'.*\"\$gte\": 'ab'"):
         filters.compile({"$not": {"x": {"$startsWith": "ab"}}})
+    with pytest.raises(ConfigError, match=r"\$regex on 'x': only for index directories"):
+        filters.compile({"$not": {"x": {"$regex": "ab"}}})
 
 
 def test_elements_of_lists_in_a_list_count_as_its_own() -> None:
@@ -653,3 +655,18 @@ def test_elements_of_lists_in_a_list_count_as_its_own() -> None:
     deeper = describe({"m": [[[1]]]})
     assert set(deeper[0]) < set(describe({"m": [1]})[0])
     assert deeper[1] == {}
+    within = describe({"m": [{"n": [["a"], [2]]}, {"n": "b"}]})
+    assert set(describe({"m": {"n": ["a", 2, "b"]}})[0]) <= set(within[0])
+
+
+def test_advice_looks_into_lists(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {"tags": ["law", 17], "parties": [{"name": "A"}, {"name": 3}], "years": [1, 2]},
+        {"words": ["a", "b"]},
+    ]
+    with Index.create(tmp_path / "ix", model=FakeEmbedder()) as index:
+        index.add([{"_id": f"{i}", "text": "w", **row} for i, row in enumerate(rows)])
+        for where in ({"tags": "tax"}, {"tags": 18}, {"parties.name": "B"}, {"parties.name": 4}):
+            assert index.advice(where) == []
+        assert "'years' holds numbers" in index.advice({"years": "1"})[0]
+        assert "'words' holds texts" in index.advice({"words": 1})[0]

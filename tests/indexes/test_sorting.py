@@ -107,7 +107,7 @@ def test_a_field_in_a_list_of_objects_orders_by_its_least_or_greatest_value(tmp_
     rows: list[dict[str, Any]] = [
         {"_id": "a", "text": "lease one", "bids": [{"price": 7}, {"price": 1}]},
         {"_id": "b", "text": "lease two", "bids": {"price": 3}},
-        {"_id": "c", "text": "lease three", "bids": [{"price": [5, 4]}, {"price": [6]}]},
+        {"_id": "c", "text": "lease three", "bids": [{"price": [5, [4]]}, {"price": [6]}]},
     ]
     vectors = np.eye(3, dtype=np.float32)
     build_index(rows, tmp_path / "ix", vectors=vectors, granularity="document")

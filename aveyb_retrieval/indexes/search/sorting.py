@@ -20,7 +20,7 @@ import numpy as np
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.search.dates import instant
 from aveyb_retrieval.indexes.search.matches import STRENGTH
-from aveyb_retrieval.indexes.store.filters import OWN, elements, field_keys, is_number, value_at
+from aveyb_retrieval.indexes.store.filters import OWN, elements_at, field_keys, is_number
 
 if TYPE_CHECKING:
     from aveyb_retrieval.indexes.search.evidence import Evidence
@@ -85,14 +85,13 @@ def sorted_rows(evidence: Evidence, sort: Sort, matches: Matches) -> IntArray:
 
 def _value(document: StoredDocument, sort: Sort) -> SortValue | None:
     if sort.field in OWN:
-        value = document.id if sort.field == "_id" else document.title
+        values = iter([document.id if sort.field == "_id" else document.title])
     else:
-        value = value_at(document.metadata, sort.field)
-    listed = [_comparable(item) for item in elements(value)]
-    known = [item for item in listed if item is not None]
-    if not known:
+        values = elements_at(document.metadata, field_keys(sort.field))
+    comparable = [value for value in map(_comparable, values) if value is not None]
+    if not comparable:
         return None
-    return max(known) if sort.descends else min(known)
+    return max(comparable) if sort.descends else min(comparable)
 
 
 def _comparable(value: object) -> SortValue | None:

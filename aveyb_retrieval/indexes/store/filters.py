@@ -24,6 +24,7 @@ import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from aveyb_retrieval.documents.records import to_plain
@@ -101,15 +102,27 @@ def value_at(metadata: Mapping[str, Any], field: str) -> Any:
 
 def value_at_keys(metadata: Mapping[str, Any], keys: Sequence[str]) -> Any:
     """Return what `value_at` does, by the keys that the path is made of."""
+    values, is_list = _values_at(metadata, keys)
+    if not values:
+        return None
+    return values if is_list else values[0]
+
+
+def elements_at(metadata: Mapping[str, Any], keys: Sequence[str]) -> Iterator[Any]:
+    """What conditions on a field look at, by the keys that its path is made of."""
+    values, _ = _values_at(metadata, keys)
+    return chain.from_iterable(map(elements, values))
+
+
+def _values_at(metadata: Mapping[str, Any], keys: Sequence[str]) -> tuple[list[Any], bool]:
+    """The values at a field's path, and whether the path leads through a list of objects."""
     values: list[Any] = [metadata]
     is_list = False
     for key in keys:
         is_list = is_list or any(isinstance(value, list) for value in values)
         objects = [item for value in values for item in items_of(value)]
         values = [item[key] for item in objects if isinstance(item, Mapping) and key in item]
-    if not values:
-        return None
-    return values if is_list else values[0]
+    return values, is_list
 
 
 def items_of(value: Any) -> list[Any]:
@@ -679,9 +692,8 @@ def _advice(tables: Tables, where: Filter) -> Iterator[str]:
     for field, operand in _conditions(where):
         if field in OWN:
             continue
-        path = quoted(json_path(field))
-        numbers = f"json_exists(metadata, {quoted(json_path(field) + ' ? (@ >= 0 || @ < 0)')})"
-        texts = f"coalesce(json_extract(metadata, {path}) LIKE '\"%', false)"
+        numbers = _exists(f"{json_path(field)}[*] ? (@ >= 0 || @ < 0)").sql
+        texts = _element_matches(field, ">=", "").sql
         if missing := no_such_field(tables, field):
             yield missing
         elif is_number(operand) and not _any(tables, numbers) and _any(tables, texts):
