@@ -331,6 +331,9 @@ def test_words_that_may_call_a_document() -> None:
     assert ENGLISH.stored(name_text("", "", {})) == ""
     called = called_by(ENGLISH, "files/BESTBUY_2018.pdf", "Form 10-K", {}, "Annual\nreport of 2018")
     assert CalledBy.read(SEPARATOR.join(called)) == called
+    for damaged in ("", SEPARATOR, SEPARATOR * 3):  # of a file whose bytes are others
+        with pytest.raises(ValueError, match="values to unpack"):
+            CalledBy.read(damaged)
 
 
 def test_joined_words_are_split_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:

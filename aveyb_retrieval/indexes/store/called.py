@@ -42,8 +42,12 @@ class CalledBy(NamedTuple):
 
     @classmethod
     def read(cls, stored: str) -> CalledBy:
-        """Take apart what is stored: all of them, with `SEPARATOR` between them."""
-        return cls(*stored.split(SEPARATOR))
+        """Take apart what is stored: all of them, with `SEPARATOR` between them.
+
+        ValueError if these are not three.
+        """
+        path, title, beginning = stored.split(SEPARATOR)
+        return cls(path, title, beginning)
 
 
 def called_by(
