@@ -177,8 +177,15 @@ def test_counts_types_and_filters_that_find_nothing(
             '{"yeer": 1}',
             "none has the field 'yeer'; did you mean 'year'? The fields are 'code', 'year'",
         ),
-        ('{"$or": [{"code": {"$gt": 1}}]}', "the field 'code' holds texts"),
+        (
+            '{"$or": [{"code": {"$gt": 1}}]}',
+            "the field 'code' holds texts, and the condition has the number 1",
+        ),
         ('{"year": {"$in": ["2016"]}}', "the field 'year' holds numbers"),
+        (
+            '{"year": {"$regex": "^20"}}',
+            "the field 'year' holds numbers, and the condition has the text '^20'",
+        ),
     ):
         caplog.clear()
         assert run("search", root, "apples", "--filter", where).stderr.endswith("nothing found\n")

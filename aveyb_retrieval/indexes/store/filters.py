@@ -697,15 +697,9 @@ def _advice(tables: Tables, where: Filter) -> Iterator[str]:
         if missing := no_such_field(tables, field):
             yield missing
         elif is_number(operand) and not _any(tables, numbers) and _any(tables, texts):
-            yield (
-                f"the field {field!r} holds texts, which are never equal to or above the number"
-                f" {operand!r}"
-            )
+            yield (f"the field {field!r} holds texts, and the condition has the number {operand!r}")
         elif isinstance(operand, str) and not _any(tables, texts) and _any(tables, numbers):
-            yield (
-                f"the field {field!r} holds numbers, which are never equal to or above the text"
-                f" {operand!r}"
-            )
+            yield (f"the field {field!r} holds numbers, and the condition has the text {operand!r}")
 
 
 def no_such_field(tables: Tables, field: str) -> str | None:
