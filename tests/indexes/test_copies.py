@@ -144,13 +144,14 @@ def test_many_texts_have_the_digests_of_each() -> None:
         at_blanks = [0, len(text), *(i for i, letter in enumerate(text) if letter in " \n")]
         edges = at_blanks if rng.random() < 0.8 else range(len(text) + 1)
         spans = np.array([[0, len(text)], *(sorted(rng.choices(edges, k=2)) for _ in range(5))])
-        texts.append(("100", text, spans, ["MB - 5"] * len(spans)))
+        naming = ("50 -", rng.choice(["100", "2 *"]), rng.choice([text, "GB -"]))
+        texts.append(("100", text, spans, ["MB - 5"] * len(spans), naming))
     layout = Layout.of(texts)
     segments = Segments.of(layout.pieces)
     of_texts, of_passages = segment_copy_digests(segments, layout.bodies, layout.passages)
-    assert of_texts.tolist() == [copy_digest(text) for _, text, _, _ in texts]
+    assert of_texts.tolist() == [copy_digest(text) for _, text, _, _, _ in texts]
     assert of_passages.tolist() == [
-        copy_digest(text[start:stop]) for _, text, spans, _ in texts for start, stop in spans
+        copy_digest(text[start:stop]) for _, text, spans, _, _ in texts for start, stop in spans
     ]
 
 
@@ -158,7 +159,9 @@ def test_the_words_of_many_texts_are_looked_at_once(monkeypatch: pytest.MonkeyPa
     text = "One sentence with 1.5 % of it. Another sentence. One more of it, with 5 MB. "
     stops = [30, 48, len(text)]
     spans = np.array([[0, len(text)], *([*pair] for pair in pairwise([0, *stops]))])
-    texts: list[Text] = [("", text * 100, spans, [""] * len(spans))] * 50
+    texts: list[Text] = [
+        ("", text * 100, spans, [""] * len(spans), (f"{i} MB/{i}.txt", "", text)) for i in range(50)
+    ]
     expected = [copy_digest(text[start:stop]) for start, stop in spans.tolist()]
     looked_at = record_calls(monkeypatch, copies, "_words_in")
     layout = Layout.of(texts)

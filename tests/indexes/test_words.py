@@ -18,6 +18,7 @@ from aveyb_retrieval import Index, Retriever, build_index
 from aveyb_retrieval.engines.database_rows import held_words
 from aveyb_retrieval.errors import ConfigError, InputError
 from aveyb_retrieval.indexes.store import columns
+from aveyb_retrieval.indexes.store.called import SEPARATOR
 from aveyb_retrieval.indexes.store.columns import different_words, text_columns
 from aveyb_retrieval.indexes.store.copies import copy_digest
 from aveyb_retrieval.indexes.store.words import (
@@ -301,24 +302,31 @@ def test_words_of_many_texts_and_their_passages_are_those_of_each_alone(
         ]
         spans = [sorted(rng.choices(edges, k=2)) for _ in range(rng.randrange(4))]
         title, headings = rng.choice(["", text[:9]]), rng.choices(["", *drawn], k=len(spans))
-        texts.append((title, text, np.array(spans).reshape(-1, 2), headings))
-    whole = [rules.stored(f"{title}\n{text}") for title, text, _, _ in texts]
-    forms = [spaced(rules.split(f"{title}\n{text}")[2]) for title, text, _, _ in texts]
+        path, name = rng.choice(drawn), rng.choice([title, "été FY2018 FY 2018"])
+        naming = (path, name, rng.choice([text, text[:9]]))
+        texts.append((title, text, np.array(spans).reshape(-1, 2), headings, naming))
+    whole = [rules.stored(f"{title}\n{text}") for title, text, *_ in texts]
+    forms = [spaced(rules.split(f"{title}\n{text}")[2]) for title, text, *_ in texts]
     parts = [
         rules.stored(f"{heading}\n{text[start:stop]}")
-        for _, text, spans, headings in texts
+        for _, text, spans, headings, _ in texts
         for (start, stop), heading in zip(spans.tolist(), headings, strict=True)
     ]
-    copies = [copy_digest(text) for _, text, _, _ in texts]
+    copies = [copy_digest(text) for _, text, *_ in texts]
     passage_copies = [
         copy_digest(text[start:stop])
-        for _, text, spans, _ in texts
+        for _, text, spans, _, _ in texts
         for start, stop in spans.tolist()
     ]
-    once = [spaced(" ".join(dict.fromkeys(words.split()))) for words in whole]
-    titled = [f"{title}\n{text}" for title, text, _, _ in texts]
-    assert different_words(rules, titled).to_pylist() == once
-    expected = [whole, parts, forms, copies, passage_copies]
+
+    def once(text: str) -> str:
+        return spaced(" ".join(dict.fromkeys(rules.stored(text).split())))
+
+    titled = [f"{title}\n{text}" for title, text, *_ in texts]
+    assert different_words(rules, titled).to_pylist() == list(map(once, titled))
+    names = [once(f"{path}\n{name}") for *_, (path, name, _) in texts]
+    called = [SEPARATOR.join(map(once, naming)) for *_, naming in texts]
+    expected = [whole, parts, forms, copies, passage_copies, names, called]
     assert [column.to_pylist() for column in text_columns(rules, texts)] == expected
     for text, one, written in zip(texts, whole, forms, strict=True):
         alone = text_columns(rules, [text])
@@ -335,7 +343,7 @@ def test_a_word_of_several_passages_is_looked_at_once(monkeypatch: pytest.Monkey
     monkeypatch.setattr(columns, "runs_of", lambda text: seen.append(text) or runs_of(text))
     text = "één twéé één viér fîve"
     spans = np.array([[0, 13], [9, 17], [18, 22]])
-    columns_of_text = text_columns(rules, [("", text, spans, ["één"] * 3)])
+    columns_of_text = text_columns(rules, [("", text, spans, ["één"] * 3, ("één", "", text))])
     expected = [rules.stored(f"één {text[start:stop]}") for start, stop in spans.tolist()]
     assert columns_of_text.passage_words.to_pylist() == expected
     assert seen == ["één", "twéé", "viér", "fîve"]

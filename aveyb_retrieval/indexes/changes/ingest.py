@@ -36,7 +36,7 @@ from aveyb_retrieval.documents.records import (
 )
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
 from aveyb_retrieval.indexes.encoding import AUTO
-from aveyb_retrieval.indexes.store.called import SEPARATOR, naming_texts
+from aveyb_retrieval.indexes.store.called import naming_texts
 from aveyb_retrieval.indexes.store.columns import TextColumns, different_words, text_columns
 from aveyb_retrieval.indexes.store.copies import thread_digest
 from aveyb_retrieval.indexes.store.languages import DocumentLanguages, rules_of, stemmer_of
@@ -129,6 +129,7 @@ class DocumentBatch:
         numbers: Their numbers `[n]`.
         texts: What words are made of.
         codes: Their languages.
+        passage_texts: What is stored of each document's text for its passages.
         columns: Their words and digests.
         encoding: How vectors and words are made.
     """
@@ -137,6 +138,7 @@ class DocumentBatch:
     numbers: IntArray
     texts: Sequence[Text]
     codes: Sequence[str]
+    passage_texts: Sequence[Sequence[str]]
     columns: TextColumns
     encoding: Encoding
 
@@ -149,11 +151,20 @@ class DocumentBatch:
         languages: DocumentLanguages,
     ) -> DocumentBatch:
         """Number documents from `first_doc`, and find their languages and words."""
-        texts = [_text_of(record, encoded, encoding) for record, encoded, _ in made]
-        codes = languages.of([text for _, text, _, _ in texts])
+        has_passages = "passage" in encoding.kinds
+        spans = [encoded.spans if has_passages else encoded.spans[:0] for _, encoded, _ in made]
+        passage_texts = [
+            texts_of_passages(record.text, own)
+            for (record, _, _), own in zip(made, spans, strict=True)
+        ]
+        texts = [
+            _text_of(record, encoded, own, parts)
+            for (record, encoded, _), own, parts in zip(made, spans, passage_texts, strict=True)
+        ]
+        codes = languages.of([record.text for record, _, _ in made])
         columns = columns_by_language(encoding, codes, texts)
         numbers = np.arange(first_doc, first_doc + len(made))
-        return cls(made, numbers, texts, codes, columns, encoding)
+        return cls(made, numbers, texts, codes, passage_texts, columns, encoding)
 
     @property
     def records(self) -> list[Record]:
@@ -162,17 +173,12 @@ class DocumentBatch:
     @property
     def passage_counts(self) -> IntArray:
         """How many passages documents have, `[n]`."""
-        return np.array([len(spans) for _, _, spans, _ in self.texts], np.int64)
+        return np.array([len(spans) for _, _, spans, _, _ in self.texts], np.int64)
 
     @cached_property
     def bounds(self) -> IntArray:
         """The characters `[start, stop)` of all passages in their documents, `[p, 2]`."""
-        return np.concatenate([spans for _, _, spans, _ in self.texts])
-
-    @cached_property
-    def passage_texts(self) -> list[list[str]]:
-        """What is stored of each document's text for its passages."""
-        return [texts_of_passages(text, spans) for _, text, spans, _ in self.texts]
+        return np.concatenate([spans for _, _, spans, _, _ in self.texts])
 
     @property
     def vector_type(self) -> pa.DataType:
@@ -194,23 +200,22 @@ def make_rows(
     if not made:
         return {}, Counts()
     batch = DocumentBatch.of(made, first_doc, encoding, languages)
-    documents = _document_rows(batch)
     columns = _columns_by_table(batch)
     rows = {
         name: pa.Table.from_pydict({field: columns[name][field] for field in schema.names}, schema)
         for name, schema in schemas(encoding).items()
         if name in columns
     }
-    rows["documents"] = pa.Table.from_pylist(documents, schemas(encoding)["documents"])
-    totals = {name: sum(row[name] for row in documents) for name in COUNTS}
-    cut_documents = sum(row["cut_tokens"] > 0 for row in documents)
+    totals = {name: int(sum(columns["documents"][name])) for name in COUNTS}
+    cut_documents = sum(tokens > 0 for tokens in columns["documents"]["cut_tokens"])
     return rows, Counts(documents=len(made), cut_documents=cut_documents, **totals)
 
 
 def _columns_by_table(batch: DocumentBatch) -> dict[str, dict[str, Any]]:
-    """The columns of all datasets but `documents`."""
+    """The columns of all datasets."""
     encoding = batch.encoding
     columns = {
+        "documents": _document_table(batch),
         "texts": _text_table(batch),
         "passages": _passage_table(batch),
         "vectors": _vector_table(batch),
@@ -223,57 +228,56 @@ def _columns_by_table(batch: DocumentBatch) -> dict[str, dict[str, Any]]:
     return columns
 
 
-def _text_of(record: Record, encoded: Encoded, encoding: Encoding) -> Text:
+def _text_of(
+    record: Record, encoded: Encoded, spans: IntArray, passage_texts: Sequence[str]
+) -> Text:
     """What the words of a document and of its passages are made of."""
-    spans = encoded.spans if "passage" in encoding.kinds else encoded.spans[:0]
     # not every model finds them
-    headings = getattr(encoded, "headings", None) or [""] * len(spans)
+    headings = getattr(encoded, "headings", None) or ("",) * len(spans)
     head = titled_words(record.title, record.keywords)
-    return head, record.text, spans, headings[: len(spans)]
+    beginning = passage_texts[0] if passage_texts else ""
+    naming = naming_texts(record.id, record.title, record.metadata, beginning)
+    return head, record.text, spans, headings[: len(spans)], naming
 
 
-def _document_rows(batch: DocumentBatch) -> list[dict[str, Any]]:
-    """The rows of the dataset `documents`."""
+def _document_table(batch: DocumentBatch) -> dict[str, Any]:
+    """The columns of the dataset `documents`."""
+    records, encoded = batch.records, [encoded for _, encoded, _ in batch.made]
     passage_words = pc.count_substring(batch.columns.passage_words, " ").to_numpy() - 1
-    words = batch.sums(np.maximum(passage_words, 0))
-    characters = batch.sums(batch.bounds[:, 1] - batch.bounds[:, 0])
+    metadata = [metadata_columns(record) for record in records]
     has_languages = batch.encoding.language == AUTO
-    return [
-        {
-            "doc": doc,
-            "id": record.id,
-            "title": record.title,
-            "rank": rank_of(record.id),
-            "keywords": record.keywords or None,
-            "digest": content_digest(record.title, record.text, record.keywords),
-            "language": batch.codes[place] if has_languages else None,
-            "weight": mean_weight(getattr(encoded, "weights", None), encoded.spans),
-            "passages": len(batch.texts[place][2]),
-            "tokens": encoded.n_tokens,
-            "cut_tokens": encoded.n_cut,
-            "characters": characters[place],
-            "words": words[place],
-            CALLED: None,
-            **metadata_columns(record),
-        }
-        for place, (doc, (record, encoded, _)) in enumerate(
-            zip(batch.numbers.tolist(), batch.made, strict=True)
-        )
-    ]
+    return {
+        "doc": batch.numbers,
+        "id": [record.id for record in records],
+        "title": [record.title for record in records],
+        "rank": [rank_of(record.id) for record in records],
+        "keywords": [record.keywords or None for record in records],
+        "digest": [
+            content_digest(record.title, record.text, record.keywords) for record in records
+        ],
+        "language": batch.codes if has_languages else [None] * len(records),
+        "weight": [mean_weight(getattr(each, "weights", None), each.spans) for each in encoded],
+        "passages": batch.passage_counts,
+        "tokens": [each.n_tokens for each in encoded],
+        "cut_tokens": [each.n_cut for each in encoded],
+        "characters": batch.sums(batch.bounds[:, 1] - batch.bounds[:, 0]),
+        "words": batch.sums(np.maximum(passage_words, 0)),
+        CALLED: [None] * len(records),
+        **{field: [row[field] for row in metadata] for field in metadata[0]},
+    }
 
 
 def _text_table(batch: DocumentBatch) -> dict[str, Any]:
     """The columns of the dataset `texts`."""
-    names, called = name_columns(batch)
     return {
         "doc": batch.numbers,
-        "text": [text for _, text, _, _ in batch.texts],
+        "text": [record.text for record in batch.records],
         COPY: batch.columns.copies,
         THREAD: [thread_digest(record.metadata) for record in batch.records],
         WORDS: batch.columns.words,
         FORMS: batch.columns.forms,
-        CALLED: names,
-        CALLED_BY: called,
+        CALLED: batch.columns.names,
+        CALLED_BY: batch.columns.called,
     }
 
 
@@ -281,9 +285,9 @@ def _passage_table(batch: DocumentBatch) -> dict[str, Any]:
     """The columns of the dataset `passages`, but for vectors and codes."""
     shares = [
         passage_shares(record.title, text, spans)
-        for record, (_, text, spans, _) in zip(batch.records, batch.texts, strict=True)
+        for record, (_, text, spans, _, _) in zip(batch.records, batch.texts, strict=True)
     ]
-    headings = [headings for _, _, _, headings in batch.texts]
+    headings = [headings for _, _, _, headings, _ in batch.texts]
     return {
         "passage": expand_passages(np.stack([batch.numbers, batch.passage_counts], axis=1)),
         "start": batch.bounds[:, 0],
@@ -349,31 +353,11 @@ def columns_by_language(
     ]
     if len(parts) == 1:
         return parts[0]
-    counts = np.array([len(spans) for _, _, spans, _ in texts], np.int64)
+    counts = np.array([len(spans) for _, _, spans, _, _ in texts], np.int64)
     starts = np.cumsum(counts) - counts
     documents = np.concatenate([places for _, places in by_rules])
     passages = ranges(starts[documents], counts[documents])
     return TextColumns.concatenated(parts).take(np.argsort(documents), np.argsort(passages))
-
-
-def name_columns(batch: DocumentBatch) -> tuple[pa.Array, pa.Array]:
-    """Return the words that documents are called by without their texts, and all of them as they
-    are stored.
-    """
-    naming = [
-        naming_texts(record.id, record.title, record.metadata, parts[0] if parts else "")
-        for record, parts in zip(batch.records, batch.passage_texts, strict=True)
-    ]
-    paths, titles, beginnings = zip(*naming, strict=True)
-    names = [f"{path}\n{title}" for path, title, _ in naming]
-    columns = (names, paths, titles, beginnings)
-    words = different_words_by_language(
-        batch.encoding, [*batch.codes] * len(columns), [*itertools.chain.from_iterable(columns)]
-    )
-    starts = range(0, len(words), len(naming))
-    of_names, *called = (words.slice(start, len(naming)) for start in starts)
-    separator = pa.scalar(SEPARATOR, pa.large_string())
-    return of_names, pc.binary_join_element_wise(*called, separator)
 
 
 def different_words_by_language(

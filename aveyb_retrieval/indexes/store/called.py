@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 if TYPE_CHECKING:
@@ -50,6 +50,11 @@ class CalledBy(NamedTuple):
         return cls(path, title, beginning)
 
 
+NamingTexts: TypeAlias = tuple[str, str, str]
+"""The texts whose words call a document: its id with labels of its metadata, title, beginning."""
+NO_NAMES: NamingTexts = ("", "", "")
+
+
 def called_by(
     language: Language, document_id: str, title: str, metadata: Mapping[str, Any], beginning: str
 ) -> CalledBy:
@@ -64,8 +69,8 @@ def called_by(
 
 def naming_texts(
     document_id: str, title: str, metadata: Mapping[str, Any], beginning: str
-) -> tuple[str, str, str]:
-    """Return the texts whose words call a document: id and labels, title, beginning."""
+) -> NamingTexts:
+    """Return the texts whose words call a document, each as far as it counts."""
     path = _SUFFIX.sub("", unquote(document_id[:MAX_NAME_CHARACTERS]))
     labels = " ".join(islice(_labels(metadata), MAX_VALUES))[:MAX_NAME_CHARACTERS]
     title, beginning = title[:MAX_NAME_CHARACTERS], beginning[:BEGINNING_CHARACTERS]

@@ -9,13 +9,14 @@ not with all of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain, groupby
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from aveyb_retrieval.indexes.store.called import NO_NAMES, SEPARATOR
 from aveyb_retrieval.indexes.store.copies import copy_digest, segment_copy_digests
 from aveyb_retrieval.indexes.store.segments import Layout, Segments, split_at_blanks
 from aveyb_retrieval.indexes.store.words import runs_of, spaced
@@ -43,6 +44,8 @@ class TextColumns(NamedTuple):
         forms: The words of texts as they are written.
         copies: The digests of texts, see `copies`.
         passage_copies: The digests of passages.
+        names: The different words that documents are called by without their texts.
+        called: All words that they are called by, see `CalledBy`.
     """
 
     words: pa.Array
@@ -50,6 +53,8 @@ class TextColumns(NamedTuple):
     forms: pa.Array
     copies: pa.Array
     passage_copies: pa.Array
+    names: pa.Array
+    called: pa.Array
 
     @classmethod
     def concatenated(cls, parts: Iterable[TextColumns]) -> TextColumns:
@@ -58,7 +63,7 @@ class TextColumns(NamedTuple):
 
     def take(self, texts: IntArray, passages: IntArray) -> TextColumns:
         """Put texts `[n]` and passages `[p]` into another order."""
-        orders = (texts, passages, texts, texts, passages)
+        orders = (texts, passages, texts, texts, passages, texts, texts)
         return TextColumns(
             *(column.take(pa.array(order)) for column, order in zip(self, orders, strict=True))
         )
@@ -77,10 +82,15 @@ def text_columns(rules: Language, texts: Iterable[Text]) -> TextColumns:
             layout = Layout.of(group)
             segments = Segments.of(layout.pieces)
             words = _Columns.of(rules, layout, segments)
-            copies = segment_copy_digests(segments, layout.bodies, layout.passages)
+            copies, passage_copies = segment_copy_digests(segments, layout.bodies, layout.passages)
             columns.append(
                 TextColumns(
-                    words.of_texts, words.of_passages, words.written, *map(pa.array, copies)
+                    words.of_texts,
+                    words.of_passages,
+                    words.written,
+                    pa.array(copies),
+                    pa.array(passage_copies),
+                    *words.calling,
                 )
             )
     return TextColumns.concatenated(columns)
@@ -101,6 +111,8 @@ def _columns_of_long(rules: Language, text: Text) -> TextColumns:
     """The same of one long text."""
     in_order, second_words, written = list[str](), list[str](), dict[str, None]()
     of_passages, passage_copies = list[pa.Array](), list[pa.Array]()
+    layout = Layout.of([("", "", text[2][:0], [], text[4])])
+    calling = _Columns.of(rules, layout, Segments.of(layout.pieces)).calling
     for part in _parts(text):
         layout = Layout.of([part])
         segments = Segments.of(layout.pieces)
@@ -117,6 +129,7 @@ def _columns_of_long(rules: Language, text: Text) -> TextColumns:
         _spaced(written),
         pa.array([copy_digest(text[1])], pa.int64()),
         pa.concat_arrays(passage_copies),
+        *calling,
     )
 
 
@@ -127,7 +140,7 @@ def _spaced(words: Iterable[str]) -> pa.Array:
 
 def _parts(text: Text) -> Iterator[Text]:
     """Parts of a text that begin where passages do, of `LONG_TEXT_CHARACTERS` or a little more."""
-    title, whole, spans, headings = text
+    title, whole, spans, headings, _ = text
     stops = np.maximum.accumulate(np.append(0, spans[:, 1]))[:-1]  # of all passages before each
     starts = np.minimum.accumulate(spans[::-1, 0])[::-1]  # of each, or of one behind it
     is_apart = (starts == spans[:, 0]) & (starts >= stops) & (starts > 0)
@@ -135,9 +148,9 @@ def _parts(text: Text) -> Iterator[Text]:
     for row in np.flatnonzero(is_apart).tolist():
         start = int(starts[row])
         if start - begin >= LONG_TEXT_CHARACTERS and whole[start - 1].isspace():
-            yield title, whole[begin:start], spans[first:row] - begin, headings[first:row]
+            yield title, whole[begin:start], spans[first:row] - begin, headings[first:row], NO_NAMES
             title, begin, first = "", start, row
-    yield title, whole[begin:], spans[first:] - begin, headings[first:]
+    yield title, whole[begin:], spans[first:] - begin, headings[first:], NO_NAMES
 
 
 @dataclass(frozen=True)
@@ -146,17 +159,24 @@ class _Columns:
 
     Attributes:
         words: All words, " " last; those of the first half are in the order of a text.
+        lines: The same, without blanks around them.
         forms: Of each run, how its words are written.
         has_second_words: Of each run, whether it is found by another word, which is in the second
             half.
         texts, passages: The runs of each `[m]`, and how many there are in each.
+        names, paths, titles, beginnings: The same of what documents are called by.
     """
 
     words: pa.Array
+    lines: Sequence[str]
     forms: Sequence[str]
     has_second_words: BoolArray
     texts: tuple[IntArray, IntArray]
     passages: tuple[IntArray, IntArray]
+    names: tuple[IntArray, IntArray]
+    paths: tuple[IntArray, IntArray]
+    titles: tuple[IntArray, IntArray]
+    beginnings: tuple[IntArray, IntArray]
 
     @property
     def of_texts(self) -> pa.Array:
@@ -179,6 +199,19 @@ class _Columns:
     def written(self) -> pa.Array:
         return _written(self.forms, *self.texts)
 
+    @property
+    def calling(self) -> tuple[pa.Array, pa.Array]:
+        """The different words that documents are called by without their texts, and all of
+        them.
+        """
+        parts = (self.paths, self.titles, self.beginnings, self.names)
+        numbers, counts = map(np.concatenate, zip(*parts, strict=True))
+        words = _written(self.lines, *_followed(self.has_second_words, numbers, counts))
+        size = len(self.paths[1])
+        *called, names = (words.slice(start, size) for start in range(0, len(words), size))
+        separator = pa.scalar(SEPARATOR, pa.large_string())
+        return names, pc.binary_join_element_wise(*called, separator)
+
     @classmethod
     def of(cls, rules: Language, layout: Layout, segments: Segments) -> _Columns:
         """Find the words of texts. No character is looked at twice where spans begin and end beside
@@ -199,14 +232,20 @@ class _Columns:
 
         run_lines = _lines(rules, different)
         in_order, more = run_lines[0::3], run_lines[1::3]
-        words = pa.array([*(f" {line}" for line in chain(in_order, more)), " "], pa.large_string())
+        lines = [*in_order, *more]
+        words = pa.array([*(f" {line}" for line in lines), " "], pa.large_string())
         has_second_words = np.array([bool(line) for line in more], np.bool_)
         return cls(
             words,
+            lines,
             run_lines[2::3],
             has_second_words,
             rows(layout.texts),
             rows(layout.headings, layout.passages),
+            rows(layout.paths, layout.names),
+            rows(layout.paths),
+            rows(layout.names),
+            rows(layout.beginnings),
         )
 
 

@@ -137,6 +137,7 @@ def segment_copy_digests(
     `[n, 2]` and `[p, 2]`: to the bit those that `copy_digest` makes of each.
     """
     places = segments.firsts[np.concatenate([texts, passages])]
+    segments = segments.before(int(places.max(initial=0)))  # others are not of these texts
     forms, words = _forms_and_words(segments.different)
     depends = _depends_on_next(segments, forms, places)
     data, offsets = _words_of_places(segments, words, depends)

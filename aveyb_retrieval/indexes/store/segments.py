@@ -17,14 +17,15 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from aveyb_retrieval.indexes.store.called import NamingTexts
     from aveyb_retrieval.indexes.types import IntArray
 
 _BLANK = ord(" ")
 _BLANKS = "\t\n\v\f\r "
 _ONE_BLANK = bytes.maketrans(_BLANKS.encode(), b" " * len(_BLANKS))
-Text: TypeAlias = "tuple[str, str, IntArray, Sequence[str]]"
-"""A title, a text, the characters `[start, stop)` of its passages `[n, 2]`, and what stands over
-each.
+Text: TypeAlias = "tuple[str, str, IntArray, Sequence[str], NamingTexts]"
+"""A title, a text, the characters `[start, stop)` of its passages `[n, 2]`, what stands over each,
+and the texts whose words call the document.
 """
 
 
@@ -55,6 +56,13 @@ class Segments:
         firsts = np.searchsorted(starts, np.cumsum(sizes))
         return cls(data, split, numbers, starts, firsts)
 
+    def before(self, place: int) -> Segments:
+        """Leave out what stands at a place and behind it."""
+        count = self.numbers[:place].max(initial=-1) + 1  # they are numbered as they come first
+        data = self.data[: self.starts[place]] if place < len(self.starts) else self.data
+        numbers, starts = self.numbers[:place], self.starts[:place]
+        return Segments(data, self.different[:count], numbers, starts, self.firsts)
+
     def source(self, first: int, last: int) -> str:
         """The text of places `[first, last)`, with the blanks behind it."""
         stop = self.starts[last] if last < len(self.starts) else len(self.data)
@@ -66,11 +74,13 @@ class Layout:
     """Some texts as pieces for `Segments.of`, and which pieces belong to what.
 
     Attributes:
-        pieces: Titles, parts of texts, headings, with blanks between.
+        pieces: Titles, parts of texts, headings, then what documents are called by, with blanks
+            between.
         texts: The pieces of each text with its title, `[n, 2]`.
         bodies: The pieces of each text, `[n, 2]`.
         headings: The piece of each passage's heading, `[p, 2]`.
         passages: The pieces of each passage, `[p, 2]`.
+        paths, names, beginnings: The piece, or pieces, of each text of `NamingTexts`, `[n, 2]`.
     """
 
     pieces: list[str]
@@ -78,53 +88,65 @@ class Layout:
     bodies: IntArray
     headings: IntArray
     passages: IntArray
+    paths: IntArray
+    names: IntArray
+    beginnings: IntArray
 
     @classmethod
     def of(cls, texts: Iterable[Text]) -> Layout:
         """Cut texts where passages begin and end.
 
         Passages are ranges of their text's pieces, unless one begins or ends within a segment.
+        Nearly all titles, and the beginnings of short texts, have their pieces already.
         """
-        pieces = list[str]()
-        titled, bodies, headed, passages = (list[tuple[int, int]]() for _ in range(4))
-        for title, text, spans, headings in texts:
+        texts, pieces = [*texts], list[str]()
+        # pairs of numbers one after the other: a tuple for each pair would keep the collection of
+        # garbage busy
+        titled, bodies, headed, passages, paths, names, beginnings = (list[int]() for _ in range(7))
+        for title, text, spans, headings, _ in texts:
             pieces += (" ", title, " ")
             first = len(pieces)
             parts, last, ranges_of_passages = _cut(text, spans.tolist(), first)
             pieces += parts
-            titled.append((first - 2, last))
-            bodies.append((first, last))
+            titled += (first - 2, last)
+            bodies += (first, last)
             passages += ranges_of_passages
             for heading in headings:
-                pieces += (" ", heading)
-                headed.append((len(pieces) - 1, len(pieces)))
-        ranges = (
-            np.array(pairs, np.int64).reshape(-1, 2) for pairs in (titled, bodies, headed, passages)
-        )
-        return cls(pieces, *ranges)
+                headed += _add(pieces, heading)
+        places = zip(titled[::2], bodies[::2], bodies[1::2], strict=True)
+        for (title, text, _, _, (path, name, beginning)), (at_title, first, last) in zip(
+            texts, places, strict=True
+        ):
+            paths += _add(pieces, path)
+            names += (at_title, at_title + 1) if name == title else _add(pieces, name)
+            beginnings += (first, last) if beginning == text else _add(pieces, beginning)
+        every = (titled, bodies, headed, passages, paths, names, beginnings)
+        return cls(pieces, *(np.array(pairs, np.int64).reshape(-1, 2) for pairs in every))
+
+
+def _add(pieces: list[str], piece: str) -> tuple[int, int]:
+    """Add a piece behind a blank, and return which it is."""
+    pieces += (" ", piece)
+    return len(pieces) - 1, len(pieces)
 
 
 def _cut(
     text: str, passages: Sequence[Sequence[int]], first: int
-) -> tuple[list[str], int, list[tuple[int, int]]]:
+) -> tuple[list[str], int, list[int]]:
     """The pieces of a text, which are numbered from `first`, the number behind its own, and the
-    pieces of its passages.
+    pieces of its passages, first and behind the last, one after the other.
     """
     if passages == [[0, len(text)]]:  # as of most short texts
-        return [text], first + 1, [(first, first + 1)]
+        return [text], first + 1, [first, first + 1]
     cuts = sorted({0, len(text), *chain.from_iterable(passages)})
     if all(text[cut - 1] in _BLANKS or text[cut] in _BLANKS for cut in cuts[1:-1]):
         number = dict(zip(cuts, count(first), strict=False))
         parts = [text[start:stop] for start, stop in pairwise(cuts)]
-        return (
-            parts,
-            first + len(parts),
-            [(number[start], number[stop]) for start, stop in passages],
-        )
-    parts, places = [text], list[tuple[int, int]]()
+        return parts, first + len(parts), [number[cut] for cut in chain.from_iterable(passages)]
+    parts, places = [text], list[int]()
     for start, stop in passages:
         parts += (" ", text[start:stop])
-        places.append((first + len(parts) - 1, first + len(parts)))
+        places += (first + len(parts) - 1, first + len(parts))
     return parts, first + 1, places
 
 
