@@ -141,6 +141,20 @@ def test_a_year_of_a_path_tells_the_files_of_one_name_apart() -> None:
     assert find("What was the revenue in 2017?", made)[0] == []  # a year alone names nothing
 
 
+@pytest.mark.parametrize("running", ["n{}", "doc-{}", "{}.txt", "mails/{}"])
+def test_a_year_is_no_name_of_a_document_that_is_numbered(running: str) -> None:
+    beginnings = dict.fromkeys((2012, 2016, 2018), "a coach who plays")
+    made = [
+        Made(running.format(year), beginning=beginnings.get(year, ""), text="shows")
+        for year in range(2009, 2021)
+    ]
+    question = "who is playing the halftime show of 2018"
+    assert named_by(question, made) is None
+    # words that the id has, too, say that its number is meant
+    made[9] = Made(f"halftime-{running.format(2018)}", beginning=beginnings[2018], text="shows")
+    assert find(question, made)[0] == [made[9].id]
+
+
 @pytest.mark.parametrize("company", ["Northern Lamp Works", "Grey Harbour"])
 def test_a_name_written_as_one_word_is_worth_as_much_as_its_words(company: str) -> None:
     names = [company, "Adobe", "Nike", "Amcor", "Pepsico", "Verizon"]

@@ -172,7 +172,8 @@ def propose(
     sizes = list(map(len, others))
     names = np.bincount(rows, np.repeat(worth, sizes))
     by_word = np.where([word.isdecimal() for word in words], 0, worth)
-    names[np.bincount(rows, np.repeat(by_word, sizes)) == 0] = 0  # years alone name nothing
+    named_by_word = np.bincount(rows, np.repeat(by_word, sizes))
+    names = np.minimum(names, 2 * named_by_word)  # a year counts at most what words do
     best = np.lexsort((numbers, -names))[:MAX_PROPOSED_DOCUMENTS]
     return np.sort(numbers[best[names[best] >= SURE_SHARE * sure_nats(count)]])
 
@@ -323,9 +324,7 @@ def find_named(
     worth = nats(_holding(question, among), count)
     calling = np.where(numbers, among.title | among.beginning, called)
     values = np.where(calling, worth, 0)
-    named_by_word = _total(question, among, np.where(numbers, 0, values)) > 0
-    of_path = np.where(numbers, nats(among.path.sum(axis=0), count), 0)
-    years = np.where(among.path & named_by_word[:, None], of_path, 0)
+    years = _years(question, among, worth)
     values = np.maximum(values, years)
     names = _total(question, among, values)
     sure, most = sure_nats(count), float(names.max())
@@ -355,6 +354,20 @@ def find_named(
         (NAME_WEIGHT * above[gained]).astype(np.float32),
         (NAME_WEIGHT * of_document[gained]).astype(np.float32),
     )
+
+
+def _years(question: QuestionTerms, among: Competitors, worth: FloatArray) -> FloatArray:
+    """What numbers of ids and metadata are worth `[D, T]`, out of what terms are worth `[T]`.
+
+    A number counts at most what the title's, the id's and the metadata's words of the question are
+    worth: the year in `3M_2018_10K` counts, that of a document which is only numbered `n2018` does
+    not.
+    """
+    numbers = among.numbers
+    by_words = np.where(~numbers & (among.path | among.title), worth, 0)
+    limit = _total(question, among, by_words)
+    of_path = np.where(numbers, nats(among.path.sum(axis=0), len(among.docs)), 0)
+    return np.where(among.path, np.minimum(of_path, limit[:, None]), 0).astype(np.float32)
 
 
 def _holding(question: QuestionTerms, among: Competitors) -> IntArray:
