@@ -2,12 +2,15 @@
 
     python learn.py --items items.jsonl --vectors VECTORS --model START --out OUT
 
-A target is the teacher's vector less the mean of its language and kind; both sides of a translation
-share the mean of theirs. A step reads groups of texts, and with each question a passage that the
-teacher finds near. Passages of one page are read alone or, half of the time, within splits of their
-page. With s the student's vectors of a step, t the targets and T = 0.05,
+A target is the teacher's vector less the mean of its language and kind, turned into the space that
+the student starts in; both sides of a translation share the mean of theirs. A step reads groups of
+texts, and with each question a passage that the teacher finds near. Passages of one page are read
+alone or, half of the time, within splits of their page. With s the student's vectors of a step, t
+the targets and T = 0.05,
 
     loss = 4 (1 - s t) + 2 KL(t t' / T || s s' / T)
+
+Embeddings learn by Adam at a rate of their own, and a step changes only the rows that it reads.
 
 OUT/checkpoint holds the newest whole state, OUT/log.jsonl a line for each report.
 """
@@ -24,10 +27,10 @@ from typing import TYPE_CHECKING, Any
 import click
 import numpy as np
 import torch
-from documents import hidden, optimizer_of
+from documents import optimizer_of
 from safetensors.torch import load_file, save_file
-from teacher import PART, part_path
-from torch.nn.functional import normalize
+from teacher import PART, ROTATION, part_path
+from torch.nn.functional import embedding, normalize
 
 from aveyb_retrieval.cli.common import Command
 from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
@@ -40,7 +43,7 @@ from aveyb_retrieval.training.texts import read_records
 from aveyb_retrieval.training.trainer import learning_rate_factor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from muon import Muon
 
@@ -51,7 +54,8 @@ VECTORS, SCORES = 4.0, 2.0  # weights of the losses
 WITHIN_PAGES = 0.5  # how often passages are read within their page
 NEAR = 24  # passages from which one beside a question is drawn
 HELD_OUT = 400  # groups at the end
-WIDTHS = (32, 64, 128, 192)  # tokens; splits of about one length are read together
+MAX_GRADIENT_NORM = 5.0
+WIDTHS = (32, 64, 128, 192, 256)  # tokens; splits of about one length are read together
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,9 @@ class Items:
     targets: np.ndarray
 
 
-def read_items(path: Path, vectors: Path, tokenizer: Tokenizer, split: int) -> Items:
+def read_items(
+    path: Path, vectors: Path, rotation: np.ndarray, tokenizer: Tokenizer, split: int
+) -> Items:
     """Read the texts whose vectors are there, up to the first part that is missing."""
     parts = []
     while part_path(vectors, len(parts)).is_file():
@@ -84,11 +90,12 @@ def read_items(path: Path, vectors: Path, tokenizer: Tokenizer, split: int) -> I
     first = np.append(np.flatnonzero(np.diff(groups, prepend=-1)), len(groups))
     if len(raw) % PART == 0:
         first = first[:-1]  # the last group may go on in the next part
-    return Items(ids, kinds, langs, first, centred_targets(raw, kinds, langs))
+    targets = (centred_targets(raw, kinds, langs) @ rotation).astype(np.float16)
+    return Items(ids, kinds, langs, first, targets)
 
 
 def centred_targets(raw: np.ndarray, kinds: np.ndarray, langs: np.ndarray) -> np.ndarray:
-    """Return float16 `[N, D]` unit rows without the means of their languages and kinds."""
+    """Return float32 `[N, D]` unit rows without the means of their languages and kinds."""
     targets = raw.astype(np.float32)
     for lang in np.unique(langs):
         for kind in np.unique(kinds):
@@ -98,7 +105,7 @@ def centred_targets(raw: np.ndarray, kinds: np.ndarray, langs: np.ndarray) -> np
     targets = unit(targets)
     pairs = np.flatnonzero(kinds == "pair")[: 2 * (np.sum(kinds == "pair") // 2)].reshape(-1, 2)
     targets[pairs] = unit(targets[pairs].mean(axis=1))[:, None]
-    return targets.astype(np.float16)
+    return targets
 
 
 def near_passages(items: Items, rng: np.random.Generator) -> np.ndarray:
@@ -184,20 +191,81 @@ class Steps:
             yield current
 
 
-def text_vectors(model: AveyBModel, splits: Sequence[Split], count: int) -> torch.Tensor:
-    """Return the unit vectors float32 `[count, D]` of a step's texts; splits of about one length
-    are read together.
+@dataclass(frozen=True)
+class Network:
+    """What computes vectors.
+
+    embed: from tokens int64 `[B, T]` to embeddings `[B, T, D]`. layers: from those and the lengths
+    int64 `[B]` to states `[B, T, D]`.
     """
-    device = model.embed.weight.device
-    sums = torch.zeros(count, model.config.hidden_size, device=device)
-    classes = np.digitize([len(split.ids) for split in splits], WIDTHS)
-    for width in np.unique(classes):
-        batch = [splits[number] for number in np.flatnonzero(classes == width)]
-        states, exists = hidden(model, [split.ids for split in batch])
-        rows = states.float()[exists[..., 0]]
+
+    embed: Callable[[torch.Tensor], torch.Tensor]
+    layers: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def text_vectors(network: Network, splits: Sequence[Split], targets: torch.Tensor) -> torch.Tensor:
+    """Return the unit vectors float32 `[n, D]` of a step's texts, which have targets `[n, D]`;
+    splits of about one length are read together, filled up to one width.
+    """
+    device = targets.device
+    sums = torch.zeros_like(targets)
+    classes = np.digitize([len(split.ids) for split in splits], WIDTHS, right=True)
+    for number in np.unique(classes):
+        batch = [splits[place] for place in np.flatnonzero(classes == number)]
+        lengths = torch.tensor([len(split.ids) for split in batch], device=device)
+        ids = torch.zeros(len(batch), WIDTHS[number], dtype=torch.int64)
+        for row, split in enumerate(batch):
+            ids[row, : len(split.ids)] = torch.from_numpy(split.ids)
+        exists = torch.arange(WIDTHS[number], device=device) < lengths[:, None]
+        states = network.layers(network.embed(ids.to(device)) * exists[..., None], lengths)
         owners = torch.from_numpy(np.concatenate([split.owners for split in batch])).to(device)
-        sums = sums.index_add(0, owners, rows)
+        sums = sums.index_add(0, owners, states.float()[exists])
     return normalize(sums, dim=-1)
+
+
+class RowAdam:
+    """Adam for those rows of a table `[V, D]` that a step reads (Kingma and Ba, 2015).
+
+    Moments of a row change when it is read, and are debiased by how often it was.
+    """
+
+    BETAS = (0.9, 0.98)
+    EPSILON = 1e-8
+
+    def __init__(self, table: torch.Tensor) -> None:
+        self._table = table
+        self.mean, self.square = torch.zeros_like(table), torch.zeros_like(table)
+        self.counts = torch.zeros(len(table), 1, device=table.device)
+
+    @torch.no_grad()
+    def step(self, rows: torch.Tensor, gradient: torch.Tensor, learning_rate: float) -> None:
+        """Change the rows (int64 `[n]`) by their gradient `[n, D]`."""
+        first, second = self.BETAS
+        counts = self.counts[rows] + 1
+        mean = self.mean[rows].lerp_(gradient, 1 - first)
+        square = self.square[rows].lerp_(gradient.square(), 1 - second)
+        self.counts[rows], self.mean[rows], self.square[rows] = counts, mean, square
+        size = (square / (1 - second**counts)).sqrt_().add_(self.EPSILON)
+        self._table[rows] -= learning_rate * (mean / (1 - first**counts)) / size
+
+
+def table_reader(rows: torch.Tensor, table: torch.Tensor) -> Callable[..., torch.Tensor]:
+    """Return what reads tokens `[B, T]` in a table `[n, D]` of those sorted rows: `[B, T, D]`.
+    A token that is not among them, such as padding, is read as some row.
+    """
+
+    def read(ids: torch.Tensor) -> torch.Tensor:
+        places = torch.searchsorted(rows, ids).clamp_max(len(rows) - 1)
+        return embedding(places, table)
+
+    return read
+
+
+def gradient_of(leaf: torch.Tensor) -> torch.Tensor:
+    """Return the gradient of a tensor that a loss was computed from."""
+    if leaf.grad is None:
+        raise InputError("a step has no tokens; write texts that are not empty")
+    return leaf.grad
 
 
 def step_loss(vectors: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -228,8 +296,8 @@ class Checkpoint:
             if not self._folder.is_dir() and copy.is_dir():
                 shutil.copytree(copy, self._folder)
 
-    def load(self, model: AveyBModel, optimizer: Muon) -> Progress:
-        """Return how far the run is, and set model and optimizer to that."""
+    def load(self, model: AveyBModel, optimizer: Muon, rows: RowAdam) -> Progress:
+        """Return how far the run is, and set model and optimizers to that."""
         if not self._folder.is_dir():
             return Progress()
         model.load_state_dict(load_file(self._folder / "model.safetensors"))
@@ -238,9 +306,11 @@ class Checkpoint:
             number, _, part = name.partition(".")
             state.setdefault(int(number), {})[part] = tensor
         optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+        for name, tensor in load_file(self._folder / "rows.safetensors").items():
+            getattr(rows, name).copy_(tensor)
         return Progress(**json.loads((self._folder / "progress.json").read_text()))
 
-    def save(self, model: AveyBModel, optimizer: Muon, progress: Progress) -> None:
+    def save(self, model: AveyBModel, optimizer: Muon, rows: RowAdam, progress: Progress) -> None:
         """Write a state beside the old one, then take its place; then copy it."""
         part = self._folder.with_suffix(".part")
         shutil.rmtree(part, ignore_errors=True)
@@ -255,6 +325,8 @@ class Checkpoint:
             for name, tensor in values.items()
         }
         save_file(tensors, part / "optimizer.safetensors")
+        moments = {"mean": rows.mean, "square": rows.square, "counts": rows.counts}
+        save_file(moments, part / "rows.safetensors")
         (part / "progress.json").write_text(json.dumps(asdict(progress)))
         replace_folder(part, self._folder)
         for copy in self._copies:
@@ -280,8 +352,9 @@ def measure(model: AveyBModel, steps: Steps, items: Items) -> dict[str, float]:
     targets is their own.
     """
     splits, rows = steps.held_out()
-    vectors = text_vectors(model, splits, len(rows)).cpu()
     targets = torch.from_numpy(items.targets[rows]).float()
+    network = Network(model.embed, model.run_layers)
+    vectors = text_vectors(network, splits, targets.to(model.embed.weight.device)).cpu()
     scores = vectors @ targets.T
     right = (scores.argmax(1) == torch.arange(len(rows))) | torch.from_numpy(
         items.kinds[rows] == "pair"
@@ -298,12 +371,17 @@ def train(
     step_tokens: int,
     total_tokens: int,
     learning_rate: float,
+    embedding_rate: float,
     save_seconds: float,
     bfloat16: bool,
+    compiled: bool,
 ) -> Progress:
     """Train until so many tokens are seen."""
-    optimizer = optimizer_of(model, learning_rate, embeddings=True)
-    progress = checkpoint.load(model, optimizer)
+    optimizer = optimizer_of(model, learning_rate)
+    row_adam = RowAdam(model.embed.weight.detach())
+    weights = [parameter for layer in model.layers for parameter in layer.parameters()]
+    layers = torch.compile(model.run_layers, dynamic=True) if compiled else model.run_layers
+    progress = checkpoint.load(model, optimizer, row_adam)
     steps = Steps(items, model.config.split_size, step_tokens)
     device = model.embed.weight.device
     factor = learning_rate_factor("trapezoidal", total_tokens // step_tokens, 0.01)
@@ -321,15 +399,19 @@ def train(
                 continue
             began = time.monotonic()
             targets = torch.from_numpy(items.targets[rows]).to(device).float()
+            read = torch.from_numpy(np.unique(np.concatenate([s.ids for s in splits]))).to(device)
+            table = model.embed.weight.detach()[read].requires_grad_()
             with torch.autocast(device.type, torch.bfloat16, enabled=bfloat16):
-                vectors = text_vectors(model, splits, len(rows))
+                vectors = text_vectors(Network(table_reader(read, table), layers), splits, targets)
             loss = step_loss(vectors, targets)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+            torch.nn.utils.clip_grad_norm_([*weights, table], MAX_GRADIENT_NORM)
+            share = factor(progress.tokens // step_tokens)
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate * factor(progress.tokens // step_tokens)
+                group["lr"] = learning_rate * share
             optimizer.step()
+            row_adam.step(read, gradient_of(table), embedding_rate * share)
             now = time.monotonic()
             progress = replace(
                 progress,
@@ -341,14 +423,14 @@ def train(
             if progress.steps % 20 == 1:
                 report(log, progress, {"loss": loss.item()})
             if now - saved > save_seconds:
-                checkpoint.save(model, optimizer, progress)
+                checkpoint.save(model, optimizer, row_adam, progress)
                 report(log, progress, measure(model, steps, items))
                 saved = now
             if progress.tokens >= total_tokens:
                 break
         else:
             progress = replace(progress, epoch=progress.epoch + 1, step_in_epoch=0)
-    checkpoint.save(model, optimizer, progress)
+    checkpoint.save(model, optimizer, row_adam, progress)
     report(log, progress, measure(model, steps, items))
     return progress
 
@@ -377,7 +459,9 @@ def report(log: Path, progress: Progress, values: dict[str, Any]) -> None:
 @click.option("--tokens", type=int, default=160_000_000, help="To read in all.")
 @click.option("--step-tokens", type=int, default=16_384)
 @click.option("--learning-rate", type=float, default=1e-3)
+@click.option("--embedding-rate", type=float, default=5e-3)
 @click.option("--save-seconds", type=float, default=900)
+@click.option("--compile", "compiled", is_flag=True, help="Layers by torch.compile.")
 @click.option("--float32", is_flag=True, help="Else bfloat16 where matrices are multiplied.")
 def main(
     path: Path,
@@ -388,7 +472,9 @@ def main(
     tokens: int,
     step_tokens: int,
     learning_rate: float,
+    embedding_rate: float,
     save_seconds: float,
+    compiled: bool,
     float32: bool,
 ) -> None:
     """Write OUT/model once all tokens are read."""
@@ -396,7 +482,8 @@ def main(
     tokenizer = read_vocabulary(folder)
     model = AveyBModel.from_pretrained(folder, dtype=torch.float32)
     model = model.to("cuda" if torch.cuda.is_available() else "cpu").train()
-    items = read_items(path, vectors, tokenizer, model.config.split_size)
+    rotation = np.load(folder / ROTATION)
+    items = read_items(path, vectors, rotation, tokenizer, model.config.split_size)
     train(
         model,
         items,
@@ -405,8 +492,10 @@ def main(
         step_tokens=step_tokens,
         total_tokens=tokens,
         learning_rate=learning_rate,
+        embedding_rate=embedding_rate,
         save_seconds=save_seconds,
         bfloat16=not float32,
+        compiled=compiled,
     )
     sentence_transformer(model.cpu(), tokenizer, out / "model")
 

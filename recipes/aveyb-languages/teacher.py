@@ -25,6 +25,7 @@ from aveyb_retrieval.training.texts import read_records
 PART = 4_096  # texts
 BATCH_TOKENS = 1_024
 LONGEST = 512  # tokens
+ROTATION = "rotation.npy"  # in the folder of the start: from these vectors to the student's space
 PROMPTS = {"query": "query: ", "document": "passage: ", "pair": "passage: "}
 
 
