@@ -59,7 +59,7 @@ def test_vectors_are_those_of_the_documents_that_are_named(
     retriever: Retriever, monkeypatch: pytest.MonkeyPatch, unit: Any
 ) -> None:
     whole = joined(retriever.vectors(unit))
-    monkeypatch.setattr(exported_vectors, "BATCH_DOCUMENTS", 4)
+    monkeypatch.setattr(exported_vectors, "VECTOR_BATCH_DOCUMENTS", 4)
     batches = list(retriever.vectors(unit))
     assert len(batches) > 5 and sum(map(len, batches)) == len(whole[0])
     ids, spans, vectors = joined(iter(batches))

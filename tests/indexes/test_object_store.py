@@ -326,7 +326,7 @@ def test_a_second_writer_is_told_who_is_first_and_takes_over_where_that_one_is_g
                 IndexLockedError, match=r"another writer is at work \(pid \d+ on .*wait longer"
             ):
                 upsert(where, "late", wait=0.1)
-            changed.setattr(objects, "TAKEN", 0.2)
+            changed.setattr(objects, "LEASE_TAKEN_SECONDS", 0.2)
             changed.setattr(objects, "_LOOK_SECONDS", 0.05)
             upsert(where, "late", wait=5)
         with pytest.raises(IndexLockedError, match="could not renew its lease"):
@@ -347,7 +347,7 @@ def test_a_writer_that_lost_its_lease_publishes_nothing(
             arguments[-1]._ended.set()
             with monkeypatch.context() as changed:
                 other_machine(changed, tmp_path)
-                changed.setattr(objects, "TAKEN", -1.0)
+                changed.setattr(objects, "LEASE_TAKEN_SECONDS", -1.0)
                 upsert(where, "winner")
         return send(*arguments)
 

@@ -337,7 +337,7 @@ def test_what_is_no_expression(
 def test_an_expression_that_would_run_for_ever(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expressions, "SECONDS", 0.1)
+    monkeypatch.setattr(expressions, "EXPRESSION_SECONDS", 0.1)
     root = tmp_path_factory.mktemp("long") / "ix"
     build_index([{"_id": "a", "text": "a" * 20_000 + " b"}], root, model=FakeEmbedder())
     with (
@@ -367,7 +367,7 @@ def test_an_expression_has_its_time_for_matching_alone(
     documents = Snapshot.documents
     with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as found:
         # reading takes 0.6 s, matching a tenth
-        monkeypatch.setattr(expressions, "SECONDS", 0.3)
+        monkeypatch.setattr(expressions, "EXPRESSION_SECONDS", 0.3)
         monkeypatch.setattr(Snapshot, "documents", slowly)
         assert found.grep("no such words") == []
         assert {parts for _, parts in read} == {("text",)}

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.filters import Filter
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
-BATCH_DOCUMENTS = 1024  # whose vectors are read at once
+VECTOR_BATCH_DOCUMENTS = 1024  # whose vectors are read at once
 IDS_SUFFIX = ".ids.jsonl"  # of the file beside a matrix
 
 
@@ -74,8 +74,8 @@ def select_documents(view: EngineView, unit: Kind, where: Filter | None) -> IntA
 
 def read_batches(view: EngineView, unit: Kind, docs: IntArray) -> Iterator[VectorBatch]:
     """Yield the vectors of documents `[n]`, or of their passages, in order."""
-    for start in range(0, len(docs), BATCH_DOCUMENTS):
-        part = docs[start : start + BATCH_DOCUMENTS]
+    for start in range(0, len(docs), VECTOR_BATCH_DOCUMENTS):
+        part = docs[start : start + VECTOR_BATCH_DOCUMENTS]
         stored = view.documents(part.tolist(), ())
         if unit == "document":
             ids = [stored[doc].id for doc in part.tolist()]

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from aveyb_retrieval.indexes.types import BoolArray
 
-SECONDS = 1.0  # of processor time that an expression may take over all texts
+EXPRESSION_SECONDS = 1.0  # of processor time that an expression may take over all texts
 # more of it for each short text: a million of them, such as paths, take about a second
 SHORT_TEXT_SECONDS = 5e-6
 MAX_PATTERN_CHARACTERS = 1000
@@ -55,7 +55,7 @@ class TimedExpression:
     def __init__(self, expression: regex.Pattern[str], what: str, advice: str) -> None:
         self._expression = expression
         self._what, self._advice = what, advice
-        self._left = SECONDS
+        self._left = EXPRESSION_SECONDS
 
     def spans(self, text: str, most: int) -> list[tuple[int, int]]:
         """Return up to `most` matches, characters `[start, end)`; ConfigError without time."""
@@ -66,13 +66,13 @@ class TimedExpression:
             matches = self._expression.finditer(text, timeout=self._left)
             return [match.span() for match in islice(matches, most)]
         except TimeoutError:
-            raise self._refusal(SECONDS) from None
+            raise self._refusal(EXPRESSION_SECONDS) from None
         finally:
             self._left -= time.thread_time() - start
 
     def matches(self, texts: Sequence[str]) -> BoolArray:
         """Return which of many short texts `[n]` it matches, `[n]`; ConfigError without time."""
-        limit = SECONDS + SHORT_TEXT_SECONDS * len(texts)
+        limit = EXPRESSION_SECONDS + SHORT_TEXT_SECONDS * len(texts)
         search, clock, end = self._expression.search, time.thread_time, time.thread_time() + limit
         try:
             return np.array(

@@ -395,8 +395,10 @@ def _opened(address: str, settings: frozenset[tuple[str, str]]) -> ObjectStore:
 
 
 LEASE = "lease"
-SECONDS = 20.0  # that a lease lasts which is not renewed: its holder writes no longer
-TAKEN = SECONDS  # seconds after which others take over a lease that has not changed
+LEASE_SECONDS = 20.0  # that a lease lasts which is not renewed: its holder writes no longer
+LEASE_TAKEN_SECONDS = (
+    LEASE_SECONDS  # seconds after which others take over a lease that has not changed
+)
 RENEWAL_SECONDS = 5.0  # seconds between two renewals
 WAIT_SECONDS = 60.0  # that a writer waits for another, unless it is told otherwise
 _LOOK_SECONDS = 0.5  # seconds between two looks at the lease of another
@@ -453,10 +455,10 @@ class Lease:
         slept.
         """
         if not self._lost and (
-            sure or time.monotonic() - self._renewed > SECONDS - 2 * RENEWAL_SECONDS
+            sure or time.monotonic() - self._renewed > LEASE_SECONDS - 2 * RENEWAL_SECONDS
         ):
             self._renew()
-        if self._lost or time.monotonic() - self._renewed > SECONDS - RENEWAL_SECONDS / 2:
+        if self._lost or time.monotonic() - self._renewed > LEASE_SECONDS - RENEWAL_SECONDS / 2:
             raise IndexLockedError(
                 f"{self._store.name}: this writer could not renew its lease in time, and"
                 " another may have begun; nothing was published: run the same command again"
@@ -539,7 +541,7 @@ def _take(store: ObjectStore, copy: str, wait: float) -> Lease:
         since = _watched.get(store.name)
         if since is None or since[0] != stored_note.data:
             since = _watched[store.name] = stored_note.data, time.monotonic()
-        if not other_note.held or is_ours or time.monotonic() - since[1] > TAKEN:
+        if not other_note.held or is_ours or time.monotonic() - since[1] > LEASE_TAKEN_SECONDS:
             note = replace(mine, number=other_note.number + 1)
             if (made := store.replace(LEASE, note.to_bytes(), stored_note.mark)) is not None:
                 _watched.pop(store.name, None)
