@@ -552,7 +552,7 @@ def test_it_says_where_nothing_fits(page, server):
     page.click("#hits h2 a")
     page.wait(OPENED)
     assert not page.run("document.getElementById('unsure').hidden")
-    page.go(f"{server.url}/?query=how+is+damage+on+the+disk+found")
+    page.go(f"{server.url}/?query=what+does+a+dynamic+layer+compute")
     page.wait(f"{HITS} > 0")
     assert page.run("document.getElementById('unsure').hidden")
     assert "fit" in page.run("document.querySelector('#hits .place').textContent")

@@ -172,8 +172,7 @@ def propose(
     sizes = list(map(len, others))
     names = np.bincount(rows, np.repeat(worth, sizes))
     by_word = np.where([word.isdecimal() for word in words], 0, worth)
-    named_by_word = np.bincount(rows, np.repeat(by_word, sizes))
-    names = np.minimum(names, 2 * named_by_word)  # a year counts at most what words do
+    names[np.bincount(rows, np.repeat(by_word, sizes)) == 0] = 0  # years alone name nothing
     best = np.lexsort((numbers, -names))[:MAX_PROPOSED_DOCUMENTS]
     return np.sort(numbers[best[names[best] >= SURE_SHARE * sure_nats(count)]])
 
@@ -359,15 +358,16 @@ def find_named(
 def _years(question: QuestionTerms, among: Competitors, worth: FloatArray) -> FloatArray:
     """What numbers of ids and metadata are worth `[D, T]`, out of what terms are worth `[T]`.
 
-    A number counts at most what the title's, the id's and the metadata's words of the question are
-    worth: the year in `3M_2018_10K` counts, that of a document which is only numbered `n2018` does
-    not.
+    A number counts if the title, the id or the metadata has a name of the question, too, or all
+    that the document is called by has half of what a sure name is worth. So the year in
+    `3M_2018_10K` counts, that of a document which is only numbered `n2018` does not.
     """
-    numbers = among.numbers
-    by_words = np.where(~numbers & (among.path | among.title), worth, 0)
-    limit = _total(question, among, by_words)
-    of_path = np.where(numbers, nats(among.path.sum(axis=0), len(among.docs)), 0)
-    return np.where(among.path, np.minimum(of_path, limit[:, None]), 0).astype(np.float32)
+    numbers, count = among.numbers, len(among.docs)
+    of_labels = _total(question, among, np.where(~numbers & (among.path | among.title), worth, 0))
+    of_all = _total(question, among, np.where(~numbers & among.called, worth, 0))
+    is_named = (of_labels > 0) | (of_all >= NAMED_SHARE * sure_nats(count))
+    of_path = np.where(numbers, nats(among.path.sum(axis=0), count), 0)
+    return np.where(among.path & is_named[:, None], of_path, 0).astype(np.float32)
 
 
 def _holding(question: QuestionTerms, among: Competitors) -> IntArray:
