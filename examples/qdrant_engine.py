@@ -68,7 +68,7 @@ class QdrantView(CollectionView):
 
     def select(self, where: Any) -> models.Filter | None:
         if where is not None:
-            LanceFilters().compile(where)  # for its errors
+            LanceFilters((), {}).compile(where)  # for its errors
         return None if where is None else translate(dict(where))
 
     def count(self, kind: str, selection: models.Filter | None = None) -> int:
