@@ -45,7 +45,7 @@ def test_a_search_reads_no_texts_and_all_of_them_at_once(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = record_calls(monkeypatch, Tables, "read_documents")
-    spans = record_calls(monkeypatch, RowTable, "spans")
+    texts = record_calls(monkeypatch, RowTable, "encoded_texts")
 
     def documents_read() -> list[tuple[int, tuple[str, ...]]]:
         return [(len(call["docs"]), call["parts"]) for call in reads]
@@ -56,9 +56,9 @@ def test_a_search_reads_no_texts_and_all_of_them_at_once(
         assert [hit.passage for hit in hits] == [hit.passages[0].text for hit in hits]
         assert all(hit.highlights for hit in hits), "found in what is shown"
         assert len(reads) == 1
-        assert "heading" not in [call["column"] for call in spans]
+        assert "heading" not in [call["column"] for call in texts]
         assert [hit.heading for hit in hits] == [""] * len(hits)
-        columns = [call["column"] for call in spans]
+        columns = [call["column"] for call in texts]
         assert columns.count("heading") <= columns.count("text") < len(hits), (
             "of all that were read together"
         )

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -89,6 +89,8 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import Progress
 
+Worded = TypeVar("Worded")  # what has words
+Words = TypeVar("Words")  # columns of them
 Made = tuple["Record", "Encoded", "TokenCodes | None"]
 """A document, its vectors, and the codes of its tokens where these are kept."""
 Rows: TypeAlias = "tuple[dict[str, pa.Table], Counts]"
@@ -128,7 +130,7 @@ class DocumentBatch:
         made: The documents, `n` of them, with their vectors.
         numbers: Their numbers `[n]`.
         texts: What words are made of.
-        codes: Their languages.
+        languages: The codes of their languages.
         passage_texts: What is stored of each document's text for its passages.
         columns: Their words and digests.
         encoding: How vectors and words are made.
@@ -137,7 +139,7 @@ class DocumentBatch:
     made: Sequence[Made]
     numbers: IntArray
     texts: Sequence[Text]
-    codes: Sequence[str]
+    languages: Sequence[str]
     passage_texts: Sequence[Sequence[str]]
     columns: TextColumns
     encoding: Encoding
@@ -255,7 +257,7 @@ def _document_table(batch: DocumentBatch) -> dict[str, Any]:
         "digest": [
             content_digest(record.title, record.text, record.keywords) for record in records
         ],
-        "language": batch.codes if has_languages else [None] * len(records),
+        "language": batch.languages if has_languages else [None] * len(records),
         "weight": [mean_weight(getattr(each, "weights", None), each.spans) for each in encoded],
         "passages": batch.passage_counts,
         "tokens": [each.n_tokens for each in encoded],
@@ -346,16 +348,11 @@ def columns_by_language(
     encoding: Encoding, codes: Sequence[str], texts: Sequence[Text]
 ) -> TextColumns:
     """Return `text_columns` of documents, each by the rules of its language."""
-    by_rules = group_by_rules(encoding, codes)
-    parts = [
-        text_columns(rules, [texts[place] for place in places.tolist()])
-        for rules, places in by_rules
-    ]
+    parts, documents = _made_by_rules(encoding, codes, texts, text_columns)
     if len(parts) == 1:
         return parts[0]
     counts = np.array([len(spans) for _, _, spans, _, _ in texts], np.int64)
     starts = np.cumsum(counts) - counts
-    documents = np.concatenate([places for _, places in by_rules])
     passages = ranges(starts[documents], counts[documents])
     return TextColumns.concatenated(parts).take(np.argsort(documents), np.argsort(passages))
 
@@ -364,26 +361,30 @@ def different_words_by_language(
     encoding: Encoding, codes: Sequence[str], texts: Sequence[str]
 ) -> pa.Array:
     """Return `different_words` of texts, each by the rules of its document's language."""
-    by_rules = group_by_rules(encoding, codes)
-    parts = [
-        different_words(rules, [texts[place] for place in places.tolist()])
-        for rules, places in by_rules
-    ]
+    parts, documents = _made_by_rules(encoding, codes, texts, different_words)
     if len(parts) == 1:
         return parts[0]
-    documents = np.concatenate([places for _, places in by_rules])
     return pa.concat_arrays(parts).take(pa.array(np.argsort(documents)))
 
 
-def group_by_rules(encoding: Encoding, codes: Sequence[str]) -> list[tuple[Language, IntArray]]:
-    """Return the rules of documents' languages, each with the places of its documents `[m]`."""
+def _made_by_rules(
+    encoding: Encoding,
+    codes: Sequence[str],
+    texts: Sequence[Worded],
+    make: Callable[[Language, list[Worded]], Words],
+) -> tuple[list[Words], IntArray]:
+    """What the rules of each language make of its texts, and the places `[n]` of these texts, one
+    language behind the other.
+    """
     if encoding.language != AUTO:
-        return [(rules_of(encoding), np.arange(len(codes)))]
+        return [make(rules_of(encoding), [*texts])], np.arange(len(codes))
     names = np.array([stemmer_of(code) for code in codes])
-    return [
-        (rules_of(encoding, [codes[int(places[0])]]), places)
-        for places in (np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist()))
+    groups = [np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())]
+    parts = [
+        make(rules_of(encoding, [codes[int(places[0])]]), [texts[n] for n in places.tolist()])
+        for places in groups
     ]
+    return parts, np.concatenate(groups)
 
 
 def _of_passage(made: Sequence[Made]) -> set[int]:

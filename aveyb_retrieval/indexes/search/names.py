@@ -363,8 +363,9 @@ def _years(question: QuestionTerms, among: Competitors, worth: FloatArray) -> Fl
     `3M_2018_10K` counts, that of a document which is only numbered `n2018` does not.
     """
     numbers, count = among.numbers, len(among.docs)
-    of_labels = _total(question, among, np.where(~numbers & (among.path | among.title), worth, 0))
-    of_all = _total(question, among, np.where(~numbers & among.called, worth, 0))
+    words = np.where(numbers, 0, worth)
+    of_labels = _total(question, among, np.where(among.path | among.title, words, 0))
+    of_all = _total(question, among, np.where(among.called, words, 0))
     is_named = (of_labels > 0) | (of_all >= NAMED_SHARE * sure_nats(count))
     of_path = np.where(numbers, nats(among.path.sum(axis=0), count), 0)
     return np.where(among.path & is_named[:, None], of_path, 0).astype(np.float32)

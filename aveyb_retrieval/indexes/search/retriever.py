@@ -409,7 +409,8 @@ class Retriever(Documents):
     ) -> list[HitList]:
         """Run the steps of a search, and report how long they took to who asks."""
         on_search = self._opening.on_search
-        with measured() if on_search else nullcontext() as stopwatch, self._engine.view() as view:
+        timing = nullcontext() if on_search is None else measured()
+        with timing as stopwatch, self._engine.view() as view:
             search = self._prepare(view, k, options)
             results = steps(search)
         if on_search is not None and stopwatch is not None:

@@ -133,7 +133,7 @@ class VisibleSnapshot(Snapshot):
 
     def _count_words(self) -> Counted:
         documents, passages = (self.ids(self._seen, kind) for kind in ("document", "passage"))
-        (spans, _), (docs, ranks) = self.tables.passages.spans(passages), self.ranks()
+        spans, (docs, ranks) = self.tables.passages.spans(passages), self.ranks()
         seen = find_in(documents, docs)[1]
         return Counted(
             np.sort(ranks[seen]),

@@ -396,9 +396,8 @@ def _opened(address: str, settings: frozenset[tuple[str, str]]) -> ObjectStore:
 
 LEASE = "lease"
 LEASE_SECONDS = 20.0  # that a lease lasts which is not renewed: its holder writes no longer
-LEASE_TAKEN_SECONDS = (
-    LEASE_SECONDS  # seconds after which others take over a lease that has not changed
-)
+# seconds after which others take over a lease that has not changed
+LEASE_TAKEN_SECONDS = LEASE_SECONDS
 RENEWAL_SECONDS = 5.0  # seconds between two renewals
 WAIT_SECONDS = 60.0  # that a writer waits for another, unless it is told otherwise
 _LOOK_SECONDS = 0.5  # seconds between two looks at the lease of another

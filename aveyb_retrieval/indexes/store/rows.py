@@ -292,15 +292,13 @@ class RowTable:
                     yield numbers[places[block]], file.block(VECTOR, rows[block], out[: len(block)])
 
     @guarded
-    def spans(self, numbers: IntArray, column: str | None = None) -> tuple[IntArray, list[bytes]]:
-        """The columns `SPAN`, `[n, 2]`, of numbers `[n]`, as `vectors` reads its own; and one of
-        texts, in UTF-8.
-        """
-        out, parts = np.empty((len(numbers), 2), np.int64), [*self._stored(numbers)]
-        for file, rows, places in parts:
+    def spans(self, numbers: IntArray) -> IntArray:
+        """The columns `SPAN`, `[n, 2]`, of numbers `[n]`, as `vectors` reads its own."""
+        out = np.empty((len(numbers), 2), np.int64)
+        for file, rows, places in self._stored(numbers):
             for side, name in enumerate(SPAN):
                 out[places, side] = file.fixed(name, rows)
-        return out, _texts(column, parts, len(numbers)) if column else [b""] * len(numbers)
+        return out
 
     @guarded
     def encoded_texts(self, numbers: IntArray, column: str) -> list[bytes]:

@@ -615,8 +615,8 @@ class Tables:
         there are left out.
         """
         numbers = np.sort(numbers[self.live("passage", numbers)])
-        spans, _ = self.passages.spans(numbers)
-        return StoredPassages(numbers, spans, self.passages.held(numbers, words))
+        held = self.passages.held(numbers, words)
+        return StoredPassages(numbers, self.passages.spans(numbers), held)
 
     def copies(self, kind: Kind, numbers: IntArray) -> IntArray:
         """The digests `[n]` of the words of documents or passages, by numbers `[n]`."""
@@ -633,16 +633,17 @@ class Tables:
         live_numbers = np.array(numbers, np.int64)
         live_numbers = live_numbers[self.live("passage", live_numbers)]
 
-        def column(name: str) -> tuple[list[list[int]], list[str]]:
-            spans, texts = self.passages.spans(live_numbers, name)
+        def column(name: str) -> list[str]:
+            texts = self.passages.encoded_texts(live_numbers, name)
             with damage(self.passages.path):
-                return spans.tolist(), [text.decode() for text in texts]
+                return [text.decode() for text in texts]
 
         @cache  # a request, where the index is in an object store
         def headings() -> dict[int, str]:
-            return dict(zip(live_numbers.tolist(), column("heading")[1], strict=True))
+            return dict(zip(live_numbers.tolist(), column("heading"), strict=True))
 
-        rows = zip(live_numbers.tolist(), *column("text"), strict=True)
+        spans = self.passages.spans(live_numbers).tolist()
+        rows = zip(live_numbers.tolist(), spans, column("text"), strict=True)
         return {
             n: ShownPassage(text, partial(lambda n: headings()[n], n), (a, b))
             for n, (a, b), text in rows
