@@ -105,8 +105,6 @@ FILES = [
     "LICENSE",
     "NOTICE",
     "aveyb_retrieval/__init__.py",
-]
-FILES += [
     "aveyb_retrieval/py.typed",
     "aveyb_retrieval/cli/__init__.py",
     "tests/__init__.py",

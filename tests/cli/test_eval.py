@@ -13,6 +13,7 @@ from aveyb_retrieval.cli.eval import main
 from aveyb_retrieval.eval.base import read_run, write_run
 from tests.eval.toys import QUERIES, ToyEmbedder, read_report, write_folder
 from tests.indexes.fake import forget_models
+from tests.recorder import record_calls
 
 
 @pytest.fixture
@@ -63,11 +64,7 @@ def test_only_missing_searches_once(tmp_path, folder, invoke, monkeypatch):
     pytest.importorskip("bm25s")
     from aveyb_retrieval.eval.systems import BM25System
 
-    calls = []
-    search = BM25System.search
-    monkeypatch.setattr(
-        BM25System, "search", lambda self, queries, k: calls.append(k) or search(self, queries, k)
-    )
+    calls = record_calls(monkeypatch, BM25System, "search")
     arguments = (
         "run",
         "--data",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from aveyb_retrieval.documents.readers.superscripts import lowered, raised
+from tests.documents.written import save_office
 from tests.indexes.files import make_zip
 
 if TYPE_CHECKING:
@@ -89,9 +90,7 @@ def _docx() -> bytes:
         run = paragraph.add_run(text)
         if kind:
             setattr(run.font, kind, True)
-    out = io.BytesIO()
-    document.save(out)
-    return out.getvalue()
+    return save_office(document)
 
 
 def _pptx() -> bytes:
@@ -112,9 +111,7 @@ def _pptx() -> bytes:
         run.text = text
         if shift:
             run.font._element.set("baseline", shift)
-    out = io.BytesIO()
-    show.save(out)
-    return out.getvalue()
+    return save_office(show)
 
 
 def _odt() -> bytes:

@@ -13,6 +13,7 @@ from aveyb_retrieval.documents.readers.file_limits import Limits
 from aveyb_retrieval.documents.readers.filetext import Unreadable
 from aveyb_retrieval.documents.readers.table_lines import csv_rows, read_sheet
 from tests.documents.conftest import label
+from tests.documents.written import save_office
 from tests.indexes.files import make_docx, make_pptx, make_xlsx, make_zip
 
 if TYPE_CHECKING:
@@ -28,9 +29,7 @@ def test_a_line_break_in_a_slide_separates_words(read: Read) -> None:
     show = pptx.Presentation()
     slide = show.slides.add_slide(show.slide_layouts[1])
     slide.shapes.title.text, slide.placeholders[1].text = "Annual report\vBerlin", "one\vtwo"
-    out = io.BytesIO()
-    show.save(out)
-    assert read("a.pptx", out.getvalue()).text.split("\n\n")[:2] == [
+    assert read("a.pptx", save_office(show)).text.split("\n\n")[:2] == [
         "# Annual report Berlin",
         "one\ntwo",
     ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from aveyb_retrieval import Retriever, build_index
 from aveyb_retrieval.encoder import model_folders
+from tests.recorder import record_calls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,14 +21,9 @@ def test_an_index_with_its_model_parses_and_hashes_once(
     build_index([{"_id": "a", "text": "the contract ends"}], tmp_path / "index")
     model_folders._object.cache_clear()
     model_folders._digest.cache_clear()
-    parsed: list[object] = []
     hashed: list[Path] = []
-    loads, config = json.loads, (model_folders.DEFAULT_MODEL / "config.json").read_text()
+    config = (model_folders.DEFAULT_MODEL / "config.json").read_text()
     weights = model_folders.DEFAULT_MODEL / "model.safetensors"
-
-    def counted_loads(text: object, *args: object, **kwargs: object) -> object:
-        parsed.extend([text] if text == config else [])
-        return loads(text, *args, **kwargs)  # type: ignore[arg-type]
 
     real = model_folders._digest.__wrapped__
 
@@ -36,11 +32,11 @@ def test_an_index_with_its_model_parses_and_hashes_once(
         return real(path, state)
 
     monkeypatch.setattr("aveyb_retrieval.indexes.model._loaded", {})  # as where nobody uses a model
-    monkeypatch.setattr(json, "loads", counted_loads)
+    parsed = record_calls(monkeypatch, json, "loads")
     monkeypatch.setattr(model_folders, "_digest", model_folders.lru_cache(counted_digest))
     with Retriever.load(tmp_path / "index") as retriever:
         assert [hit.id for hit in retriever.search("contract", 1)] == ["a"]
-    assert len(parsed) == 1
+    assert [call["s"] for call in parsed].count(config) == 1
     assert hashed.count(weights) == 1
 
 

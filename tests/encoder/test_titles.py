@@ -4,23 +4,14 @@ they were.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aveyb_retrieval.encoder.config import AveyBConfig
 from aveyb_retrieval.encoder.embedders.embedder import Embedder
-from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.passages import Cuts, PassageSize, repeat_title
-from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from tests.encoder.models import save_byte_model
 
 SIZE = 32
 TEXT = "".join(f"Sentence {i} is about {'xyz'[i % 3] * (i % 11)}. " for i in range(40))
@@ -72,20 +63,10 @@ def test_every_split_begins_with_the_title_and_nothing_else_changes(
 @pytest.fixture(scope="module")
 def embedder(tmp_path_factory: pytest.TempPathFactory) -> Embedder:
     """A random model of one token a byte, S = 32, with prompts."""
-    torch.manual_seed(0)
-    tokenizer = AveyBTokenizer.from_ranks([bytes([i]) for i in range(256)])
-    config = AveyBConfig.mini(
-        vocab_size=tokenizer.vocab_size,
-        hidden_size=32,
-        num_hidden_layers=4,
-        split_size=SIZE,
-        initializer_range=0.2,
+    folder = save_byte_model(
+        tmp_path_factory.mktemp("model"), query="", document=">", split_size=SIZE
     )
-    path: Path = tmp_path_factory.mktemp("model")
-    sentence_transformer(
-        AveyBModel(config), tokenizer, path, prompts={"query": "", "document": ">"}
-    )
-    return Embedder.load(path, passage_size=PassageSize(24))
+    return Embedder.load(folder, passage_size=PassageSize(24))
 
 
 def encoded(

@@ -35,7 +35,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("vectors") / "ix"
     build_index(make_documents(30), root, model=FakeEmbedder())
     with Index.open(root, model=FakeEmbedder()) as index:
-        index.delete(["d3", "d4"], missing_ok=True)
+        index.delete(["doc-3", "doc-4"])
         index.upsert([{"_id": "new", "text": "word1 " * 900, "year": 2031}])
         index.upsert([{"_id": "empty", "text": "", "year": 2031}])
     return root

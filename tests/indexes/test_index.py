@@ -38,10 +38,17 @@ if TYPE_CHECKING:
 ROWS = make_documents(20)
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("built") / "ix"
+    build_index(ROWS, root, model=FakeEmbedder())
+    return root
+
+
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    build_index(ROWS, tmp_path / "ix", model=FakeEmbedder())
-    return tmp_path / "ix"
+def root(built: Path, tmp_path: Path) -> Path:
+    """An index that a test may change."""
+    return shutil.copytree(built, tmp_path / "ix")
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.search.selections import Allowed, SelectionCache
 from aveyb_retrieval.indexes.store.tables import Tables
 from tests.indexes.fake import FakeEmbedder
+from tests.recorder import record_calls
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,10 +59,7 @@ def test_many_tenants_scan_the_metadata_once_each(
 ) -> None:
     rows = [{"_id": str(i), "text": f"lease {i}", "team": i % TENANTS} for i in range(2 * TENANTS)]
     build_index(rows, tmp_path / "i", model=FakeEmbedder())
-    scans, matching = list[object](), Tables.matching
-    monkeypatch.setattr(
-        Tables, "matching", lambda self, where: scans.append(where) or matching(self, where)
-    )
+    scans = record_calls(monkeypatch, Tables, "matching")
     with Retriever.load(tmp_path / "i", model=FakeEmbedder()) as whole:
         parts = [whole.visible({"team": team}) for team in range(TENANTS)]
         for _ in range(3):

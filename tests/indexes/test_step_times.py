@@ -78,11 +78,15 @@ def test_each_way_to_search_gives_one_event(root: Path) -> None:
     assert dense["encode"] == dense["words"] == 0 < dense["nearest"]
 
 
-@pytest.mark.parametrize("step", ["encode", "rerank"])
-def test_a_slow_step_is_the_one_that_takes_the_time(root: Path, step: str) -> None:
-    slow = {"encode": SlowEmbedder(), "rerank": FakeEmbedder()}[step]
-    retriever, events = events_of(root, model=slow)
-    reranker: Any = SlowReranker() if step == "rerank" else None
+@pytest.mark.parametrize(
+    ("step", "model", "reranker"),
+    [("encode", SlowEmbedder(), None), ("rerank", FakeEmbedder(), SlowReranker())],
+    ids=["encode", "rerank"],
+)
+def test_a_slow_step_is_the_one_that_takes_the_time(
+    root: Path, step: str, model: FakeEmbedder, reranker: Any
+) -> None:
+    retriever, events = events_of(root, model=model)
     retriever.search("word1 word2", 3, rerank=reranker)
     (event,) = events
     assert event.steps[step] >= WAIT_SECONDS

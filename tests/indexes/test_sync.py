@@ -468,7 +468,9 @@ def test_a_default_that_is_given_counts(tmp_path: Path) -> None:
     assert read_manifest(root).reading == {}
 
 
-def test_many_deletions_are_asked_about(tmp_path: Path) -> None:
+@pytest.fixture
+def sixty_without_five(tmp_path: Path) -> tuple[Path, Path]:
+    """A folder of 60 files, and an index of it; the first five files were deleted since."""
     folder, root = tmp_path / "docs", tmp_path / "ix"
     folder.mkdir()
     for number in range(60):
@@ -476,6 +478,11 @@ def test_many_deletions_are_asked_about(tmp_path: Path) -> None:
     build_index(folder, root, model=FakeEmbedder())
     for number in range(5):
         (folder / f"{number:02}.txt").unlink()
+    return folder, root
+
+
+def test_many_deletions_are_asked_about(sixty_without_five: tuple[Path, Path]) -> None:
+    folder, root = sixty_without_five
     assert sync_index(folder, root, model=FakeEmbedder()).deleted == 5
     for number in range(5, 10):
         (folder / f"{number:02}.txt").unlink()
@@ -489,15 +496,9 @@ def test_many_deletions_are_asked_about(tmp_path: Path) -> None:
 
 
 def test_what_was_deleted_before_a_kill_counts_among_many_deletions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sixty_without_five: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, root = tmp_path / "docs", tmp_path / "ix"
-    folder.mkdir()
-    for number in range(60):
-        (folder / f"{number:02}.txt").write_text(f"text {number}")
-    build_index(folder, root, model=FakeEmbedder())
-    for number in range(5):
-        (folder / f"{number:02}.txt").unlink()
+    folder, root = sixty_without_five
     for number in range(10, 30):
         (folder / f"{number:02}.txt").write_text(f"other text {number}")
     monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 3)

@@ -27,11 +27,11 @@ from aveyb_retrieval.indexes.store.words import (
     B,
     language,
     read_synonyms,
-    runs_of,
     spaced,
 )
 from tests.contents import problems_of
 from tests.indexes.fake import FakeEmbedder
+from tests.recorder import record_calls
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -339,14 +339,13 @@ def test_a_word_of_several_passages_is_looked_at_once(monkeypatch: pytest.Monkey
     """Overlapping passages that begin and end beside blanks: each different word between blanks is
     split once, wherever it stands.
     """
-    rules, seen = language("none"), list[str]()
-    monkeypatch.setattr(columns, "runs_of", lambda text: seen.append(text) or runs_of(text))
+    rules, splits = language("none"), record_calls(monkeypatch, columns, "runs_of")
     text = "één twéé één viér fîve"
     spans = np.array([[0, 13], [9, 17], [18, 22]])
     columns_of_text = text_columns(rules, [("", text, spans, ["één"] * 3, ("één", "", text))])
     expected = [rules.stored(f"één {text[start:stop]}") for start, stop in spans.tolist()]
     assert columns_of_text.passage_words.to_pylist() == expected
-    assert seen == ["één", "twéé", "viér", "fîve"]
+    assert [call["text"] for call in splits] == ["één", "twéé", "viér", "fîve"]
 
 
 @pytest.mark.parametrize("name", ["english", "turkish", "none"])

@@ -23,6 +23,7 @@ from aveyb_retrieval.training.run_folder import TrainingRun, read_metrics
 from aveyb_retrieval.training.settings import ContrastiveSettings
 from aveyb_retrieval.training.trainer import shared_arguments
 from tests.jsonl import write_jsonl
+from tests.recorder import record_calls
 
 from .conftest import (
     OBJECTS,
@@ -256,13 +257,8 @@ def test_long_texts_are_cut_while_training_and_told(
 ) -> None:
     rows = [{"query": f"q {i}", "positive": " ".join(SENTENCES[i : i + 3])} for i in range(8)]
     model = make_student(tmp_path / "start", tokenizer)
-    pairs, seen = read_pairs([write_jsonl(tmp_path / "a.jsonl", rows)]), []
-    encode = AveyBModel.encode_batch
-    monkeypatch.setattr(
-        AveyBModel,
-        "encode_batch",
-        lambda self, ids, *a, **k: seen.append(ids.shape[1]) or encode(self, ids, *a, **k),
-    )
+    pairs = read_pairs([write_jsonl(tmp_path / "a.jsonl", rows)])
+    batches = record_calls(monkeypatch, AveyBModel, "encode_batch")
     settings = replace(SETTINGS, steps=1, max_tokens=7)
     train_contrastive(
         model,
@@ -271,7 +267,8 @@ def test_long_texts_are_cut_while_training_and_told(
         settings=settings,
         tokenizer=tokenizer,
     )
-    assert max(seen) == 7 and "8 texts are longer than 7 tokens: cut while training" in caplog.text
+    assert max(call["input_ids"].shape[1] for call in batches) == 7
+    assert "8 texts are longer than 7 tokens: cut while training" in caplog.text
     assert "| texts cut | 8.0000 |" in (tmp_path / "run" / "README.md").read_text()
     # the model itself reads all
     assert Embedder.load(tmp_path / "run" / "model").max_tokens is None

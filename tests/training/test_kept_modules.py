@@ -31,10 +31,17 @@ if TYPE_CHECKING:
 LONG = " ".join(SENTENCES[:9])
 
 
+@pytest.fixture(scope="module")
+def saved(tokenizer: AveyBTokenizer, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved") / "m"
+    make_student(folder, tokenizer, prompts={"query": "q: ", "document": "d: "})
+    return folder
+
+
 @pytest.fixture
-def folder(tokenizer: AveyBTokenizer, tmp_path: Path) -> Path:
-    make_student(tmp_path / "m", tokenizer, prompts={"query": "q: ", "document": "d: "})
-    return tmp_path / "m"
+def folder(saved: Path, tmp_path: Path) -> Path:
+    """A model that a test may change."""
+    return shutil.copytree(saved, tmp_path / "m")
 
 
 def opened(folder: Path):
@@ -164,5 +171,5 @@ def test_one_text_is_one_text(folder: Path) -> None:
         },
     }
 )
-def test_what_is_no_text_is_not_encoded(folder: Path, refused: Refusal) -> None:
-    refused(Embedder.load(folder))
+def test_what_is_no_text_is_not_encoded(saved: Path, refused: Refusal) -> None:
+    refused(Embedder.load(saved))

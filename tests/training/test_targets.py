@@ -7,11 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from sentence_transformers import SentenceTransformer
 
-from aveyb_retrieval.encoder.embedders.sentence_transformers import sentence_transformer
-from aveyb_retrieval.encoder.network.model import AveyBModel
 from aveyb_retrieval.encoder.text.tokenizer import AveyBTokenizer
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.training.distill import rows_to_learn, train_distill
@@ -28,7 +25,7 @@ from aveyb_retrieval.training.teacher import (
 )
 from tests.refusals import Refusal, refusals
 
-from .conftest import SENTENCES, make_student, tiny_config
+from .conftest import SENTENCES, make_student
 
 TEXTS, QUERIES = SENTENCES[:40], [" ".join(text.split()[:4]) for text in SENTENCES[5:17]]
 SETTINGS = DistillSettings(
@@ -89,8 +86,7 @@ def test_phrases_are_runs_of_words_of_texts_that_are_long_enough() -> None:
 def test_a_student_learns_what_two_teachers_say(
     tokenizer: AveyBTokenizer, teachers: list[Teacher], tmp_path: Path
 ) -> None:
-    torch.manual_seed(0)
-    student = sentence_transformer(AveyBModel(tiny_config()), tokenizer, tmp_path / "student")
+    student = make_student(tmp_path / "student", tokenizer)
     targets = read(teachers, tmp_path / "run")
     assert targets.vectors.shape == (len(TEXTS) + len(QUERIES), 32)
     upper = np.triu_indices(len(targets.vectors), 1)

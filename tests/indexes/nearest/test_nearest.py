@@ -636,23 +636,22 @@ def test_a_change_trains_on_its_device(
         monkeypatch.setattr(sync, "open_model", lambda made, root, options: opening(made, root, {}))
         build_index(folder, root, index="Flat", granularity="document")
         (folder / "a.txt").write_text("Another valve.")
-        tiers_made = record_calls(monkeypatch, due_files, "make_tier")
-        monkeypatch.setattr(due_files, "plan", lambda *arguments, **how: [(0, arguments[2])])
-        sync_index(folder, root, device="cuda")
     else:
         build_index(text, root, vectors=vectors, index="Flat", granularity="document")
-        other = [{"_id": "b", "text": "Another valve."}]  # the same text would change nothing
-        tiers_made = record_calls(monkeypatch, due_files, "make_tier")
-        monkeypatch.setattr(due_files, "plan", lambda *arguments, **how: [(0, arguments[2])])
-        if change == "build":
-            how = {"vectors": vectors, "index": "Flat", "granularity": "document", "device": "cuda"}
-            build_index(text, root, overwrite=True, **how)
-        elif change == "upsert":
-            one_change.upsert(other, root, vectors=-vectors, device="cuda")
-        else:
-            batch = Batch(root, device="cuda")
-            batch.upsert(other, vectors=-vectors)
-            batch.commit()
+    other = [{"_id": "b", "text": "Another valve."}]  # the same text would change nothing
+    tiers_made = record_calls(monkeypatch, due_files, "make_tier")
+    monkeypatch.setattr(due_files, "plan", lambda *arguments, **how: [(0, arguments[2])])
+    if change == "sync":
+        sync_index(folder, root, device="cuda")
+    elif change == "build":
+        how = {"vectors": vectors, "index": "Flat", "granularity": "document", "device": "cuda"}
+        build_index(text, root, overwrite=True, **how)
+    elif change == "upsert":
+        one_change.upsert(other, root, vectors=-vectors, device="cuda")
+    else:
+        batch = Batch(root, device="cuda")
+        batch.upsert(other, vectors=-vectors)
+        batch.commit()
     assert [call["device"] for call in tiers_made] == ["cuda"]
 
 
