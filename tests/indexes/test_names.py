@@ -155,6 +155,22 @@ def test_a_year_is_no_name_of_a_document_that_is_numbered(running: str) -> None:
     assert find(question, made)[0] == [made[9].id]
 
 
+@pytest.mark.parametrize(("called", "named"), [("beginning", []), ("title", ["d0"])])
+def test_words_of_a_subject_are_no_name_where_they_only_begin_a_text(
+    called: str, named: list[str]
+) -> None:
+    words = ["currency", "depreciation", "exports"]
+    made = [
+        Made(f"d{n}", text="rates", **{called: " ".join(words) if n == 0 else words[n % 3]})
+        for n in range(13)
+    ] + [Made(f"d{n}", text="rates") for n in range(13, 24)]
+    question = "Would a depreciation of the currency change the rates of exports?"
+    assert find(question, made)[0] == named
+    # a word that one of them alone has is a name wherever it stands
+    made[0] = Made("d0", text="rates", **{called: f"{' '.join(words)} of Malawi"})
+    assert find(f"In Malawi, {question}", made)[0] == ["d0"]
+
+
 @pytest.mark.parametrize("company", ["Northern Lamp Works", "Grey Harbour"])
 def test_a_name_written_as_one_word_is_worth_as_much_as_its_words(company: str) -> None:
     names = [company, "Adobe", "Nike", "Amcor", "Pepsico", "Verizon"]

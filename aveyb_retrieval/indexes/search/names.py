@@ -238,14 +238,19 @@ def compare(
     worth[: question.known] = nats(found.sum(axis=0), count)
     terms = tuple(columns)
     worth[[term.isdecimal() for term in terms]] = sure_nats(count)  # by ids, which may have few
-    valued = [(f" {terms[term]} ", float(worth[term])) for term in np.flatnonzero(worth)]
-    possible = [_possible_nats(each, valued) for each in called]
-    if max(possible) < SURE_SHARE * sure_nats(count):
+    beginning_worth = _of_beginnings(worth, count)
+    valued = [
+        (f" {terms[term]} ", float(worth[term]), float(beginning_worth[term]))
+        for term in np.flatnonzero(worth)
+    ]
+    if max(_possible_nats(each, valued) for each in called) < SURE_SHARE * sure_nats(count):
         return None
     words = [f" {term} " for term in terms]
     parts = np.zeros((count, 3, len(terms)), np.bool_)
     for row, each in enumerate(called):
-        if possible[row] or joined:  # what no valued term calls counts for joined words alone
+        text = "".join(each)
+        # what no valued term calls counts for joined words alone
+        if joined or any(word in text for word, _, _ in valued):
             parts[row] = [[word in part for word in words] for part in each]
     for name in joined:  # who is called by the joined word is called by its words
         tokens = question.tokens[name.first : name.stop]
@@ -258,10 +263,17 @@ def compare(
     )
 
 
-def _possible_nats(called: CalledBy, valued: Sequence[tuple[str, float]]) -> float:
-    """What the names of a document may be worth at most."""
-    text = "".join(called)
-    return sum(value for word, value in valued if word in text)
+def _possible_nats(called: CalledBy, valued: Sequence[tuple[str, float, float]]) -> float:
+    """What the names of a document may be worth at most: of words with their worth in labels and in
+    beginnings.
+    """
+    labels, total = called.path + called.title, 0.0
+    for word, of_labels, of_beginnings in valued:
+        if word in labels:
+            total += of_labels
+        elif of_beginnings and word in called.beginning:
+            total += of_beginnings
+    return total
 
 
 @dataclass(frozen=True)
@@ -312,6 +324,15 @@ def nats(holding: IntArray, documents: int) -> FloatArray:
     return np.where(worth < np.log(2), 0, worth).astype(np.float32)
 
 
+def _of_beginnings(worth: FloatArray, documents: int) -> FloatArray:
+    """What terms are worth `[T]` that only the first lines of a document have: all of a sure name,
+    nothing of a word that is half as rare.
+
+    First lines are text. Words of a subject meet there, and several of them would make a name.
+    """
+    return np.maximum(0, 2 * worth - sure_nats(documents)).astype(np.float32)
+
+
 def find_named(
     question: QuestionTerms, among: Competitors, within: IntArray | None = None
 ) -> NameMatch | None:
@@ -319,12 +340,13 @@ def find_named(
 
     Of the competitors only those `within` may be named, numbers ascending; None: all of them.
     """
-    count, called, numbers = len(among.docs), among.called, among.numbers
+    count, numbers = len(among.docs), among.numbers
     worth = nats(_holding(question, among), count)
-    calling = np.where(numbers, among.title | among.beginning, called)
-    values = np.where(calling, worth, 0)
-    years = _years(question, among, worth)
-    values = np.maximum(values, years)
+    in_labels = among.title | (among.path & ~numbers)
+    in_beginnings = np.where(among.beginning, _of_beginnings(worth, count), 0)
+    words = np.maximum(np.where(in_labels, worth, 0), in_beginnings)
+    years = _years(question, among, words)
+    values = np.maximum(words, years)
     names = _total(question, among, values)
     sure, most = sure_nats(count), float(names.max())
     if most < SURE_SHARE * sure:
@@ -355,18 +377,16 @@ def find_named(
     )
 
 
-def _years(question: QuestionTerms, among: Competitors, worth: FloatArray) -> FloatArray:
-    """What numbers of ids and metadata are worth `[D, T]`, out of what terms are worth `[T]`.
+def _years(question: QuestionTerms, among: Competitors, values: FloatArray) -> FloatArray:
+    """What numbers of ids and metadata are worth `[D, T]`, out of what words are worth `[D, T]`.
 
-    A number counts if the title, the id or the metadata has a name of the question, too, or all
-    that the document is called by has half of what a sure name is worth. So the year in
-    `3M_2018_10K` counts, that of a document which is only numbered `n2018` does not.
+    A number counts if the words that a document is called by have half of what a sure name is
+    worth. So the year in `3M_2018_10K` counts, that of a document which is only numbered `n2018`
+    does not.
     """
     numbers, count = among.numbers, len(among.docs)
-    words = np.where(numbers, 0, worth)
-    of_labels = _total(question, among, np.where(among.path | among.title, words, 0))
-    of_all = _total(question, among, np.where(among.called, words, 0))
-    is_named = (of_labels > 0) | (of_all >= NAMED_SHARE * sure_nats(count))
+    words = np.where(numbers, 0, values)
+    is_named = _total(question, among, words) >= NAMED_SHARE * sure_nats(count)
     of_path = np.where(numbers, nats(among.path.sum(axis=0), count), 0)
     return np.where(among.path & is_named[:, None], of_path, 0).astype(np.float32)
 
