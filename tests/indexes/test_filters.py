@@ -624,6 +624,7 @@ def test_a_filter_may_have_many_parts_and_levels(select: Any) -> None:
         ({"x": {"$regex": 3}}, r"\$regex on 'x' needs a string, not 3"),
         ({"$or": [{"x": {"$regex": letter}} for letter in "abcde"]}, r"more than 4.*\$regex.*a\|b"),
         ({"$nor": []}, r"\$nor is not known"),
+        ({"$price": 3}, r"\$price is not known.*a field of that name is written \\\$price"),
         ({"$and": []}, "not empty"),
         ({"$or": "x"}, "list of filters"),
         ({"x": {"$in": "abc"}}, "needs a list"),

@@ -286,6 +286,7 @@ class FilterCompiler(ABC):
         if key.startswith("$"):
             raise ConfigError(
                 f"filter: {key} is not known in place of a field; known are $and, $or, $not"
+                f" (a field of that name is written \\{key})"
             )
         if key not in OWN:
             return self._field(key, value, depth)
