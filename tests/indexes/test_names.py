@@ -155,6 +155,20 @@ def test_a_year_is_no_name_of_a_document_that_is_numbered(running: str) -> None:
     assert find(question, made)[0] == [made[9].id]
 
 
+def test_a_short_number_needs_a_word_of_the_document_beside_it() -> None:
+    made = [
+        Made(f"{n}", beginning="bankruptcy" if n in (3, 7) else "", text="law") for n in range(24)
+    ]
+    question = "What does the law on bankruptcy say in chapter 7?"
+    named = named_by(question, made)
+    assert named is None or not named.document_gain.any()
+    made = [Made(f"aeromix-{n}.pdf", text="filter") for n in (300, 500, 700)]
+    made += [Made(f"borealis-{n}.pdf", text="filter") for n in range(300, 312)]
+    named = named_by("How is the filter of an AeroMix 300 cleaned?", made)
+    assert named is not None
+    assert made[int(named.competing[np.argmax(named.document_gain)])].id == "aeromix-300.pdf"
+
+
 @pytest.mark.parametrize(("called", "named"), [("beginning", []), ("title", ["d0"])])
 def test_words_of_a_subject_are_no_name_where_they_only_begin_a_text(
     called: str, named: list[str]

@@ -382,13 +382,30 @@ def _years(question: QuestionTerms, among: Competitors, values: FloatArray) -> F
 
     A number counts if the words that a document is called by have half of what a sure name is
     worth. So the year in `3M_2018_10K` counts, that of a document which is only numbered `n2018`
-    does not.
+    does not. A shorter number also needs a word of the document beside it: `AeroMix 300` names
+    `aeromix-300.pdf`, and `chapter 7` does not name the document `7`.
     """
     numbers, count = among.numbers, len(among.docs)
     words = np.where(numbers, 0, values)
     is_named = _total(question, among, words) >= NAMED_SHARE * sure_nats(count)
+    counts = among.path & is_named[:, None]
+    for column in np.flatnonzero(numbers):
+        if _NUMBER_PART.match(among.terms[column]) is None:
+            counts[:, column] &= _has_neighbor(question, among, int(column))
     of_path = np.where(numbers, nats(among.path.sum(axis=0), count), 0)
-    return np.where(among.path & is_named[:, None], of_path, 0).astype(np.float32)
+    return np.where(counts, of_path, 0).astype(np.float32)
+
+
+def _has_neighbor(question: QuestionTerms, among: Competitors, column: int) -> BoolArray:
+    """Which documents are called by a word that stands beside a term in the question, `[D]`."""
+    is_called = np.zeros(len(among.docs), np.bool_)
+    tokens = question.tokens
+    for at, token in enumerate(tokens):
+        if column in token.terms:
+            for neighbor in (*tokens[max(at - 1, 0) : at], *tokens[at + 1 : at + 2]):
+                words = [term for term in neighbor.terms if not among.terms[term].isdecimal()]
+                is_called |= among.called[:, words].any(axis=1)
+    return is_called
 
 
 def _holding(question: QuestionTerms, among: Competitors) -> IntArray:
