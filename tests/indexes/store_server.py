@@ -54,6 +54,7 @@ class Weather:
     kept: dict[str, bytes] = field(default_factory=dict)
     random: random.Random = field(default_factory=lambda: random.Random(0))
     lock: threading.Lock = field(default_factory=threading.Lock)
+    writes: threading.Lock = field(default_factory=threading.Lock)
 
     def clear(self) -> None:
         """Begin to count anew, under a clear sky."""
@@ -102,7 +103,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             name: value for name, value in self.headers.items() if name.lower() not in dropped
         }
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        with contextlib.closing(connection):
+        # moto looks at a write's condition, then writes: of two at once, both could hold
+        alone = weather.writes if self.command == "PUT" else contextlib.nullcontext()
+        with alone, contextlib.closing(connection):
             sent = body if body or self.command in ("PUT", "POST") else None
             connection.request(self.command, self.path, body=sent, headers=headers)
             answer = connection.getresponse()
