@@ -248,9 +248,8 @@ def compare(
     words = [f" {term} " for term in terms]
     parts = np.zeros((count, 3, len(terms)), np.bool_)
     for row, each in enumerate(called):
-        text = "".join(each)
         # what no valued term calls counts for joined words alone
-        if joined or any(word in text for word, _, _ in valued):
+        if joined or any(word in part for word, _, _ in valued for part in each):
             parts[row] = [[word in part for word in words] for part in each]
     for name in joined:  # who is called by the joined word is called by its words
         tokens = question.tokens[name.first : name.stop]
@@ -345,8 +344,8 @@ def find_named(
     in_labels = among.title | (among.path & ~numbers)
     in_beginnings = np.where(among.beginning, _of_beginnings(worth, count), 0)
     words = np.maximum(np.where(in_labels, worth, 0), in_beginnings)
-    years = _years(question, among, words)
-    values = np.maximum(words, years)
+    of_numbers = _numbers_of_ids(question, among, words)
+    values = np.maximum(words, of_numbers)
     names = _total(question, among, values)
     sure, most = sure_nats(count), float(names.max())
     if most < SURE_SHARE * sure:
@@ -363,7 +362,7 @@ def find_named(
     long = float(np.mean(1 - 1 / np.maximum(among.passages, 1)))
     above = long * np.maximum(names / sure - 0.5, 0)
     only_path = among.path & ~among.title & ~among.beginning & ~among.found
-    outside = _total(question, among, np.where(only_path & ~numbers, worth, years)) / sure
+    outside = _total(question, among, np.where(only_path & ~numbers, worth, of_numbers)) / sure
     inside = (1 - np.minimum(1, SHORT_PASSAGES / np.maximum(among.passages, 1))) * above
     of_document = np.maximum(outside, inside)
     gained = np.flatnonzero((above > 0) | (of_document > 0))
@@ -377,7 +376,7 @@ def find_named(
     )
 
 
-def _years(question: QuestionTerms, among: Competitors, values: FloatArray) -> FloatArray:
+def _numbers_of_ids(question: QuestionTerms, among: Competitors, values: FloatArray) -> FloatArray:
     """What numbers of ids and metadata are worth `[D, T]`, out of what words are worth `[D, T]`.
 
     A number counts if the words that a document is called by have half of what a sure name is
@@ -391,21 +390,21 @@ def _years(question: QuestionTerms, among: Competitors, values: FloatArray) -> F
     counts = among.path & is_named[:, None]
     for column in np.flatnonzero(numbers):
         if _NUMBER_PART.match(among.terms[column]) is None:
-            counts[:, column] &= _has_neighbor(question, among, int(column))
+            beside = [term for term in _terms_beside(question, column) if not numbers[term]]
+            counts[:, column] &= among.called[:, beside].any(axis=1)
     of_path = np.where(numbers, nats(among.path.sum(axis=0), count), 0)
     return np.where(counts, of_path, 0).astype(np.float32)
 
 
-def _has_neighbor(question: QuestionTerms, among: Competitors, column: int) -> BoolArray:
-    """Which documents are called by a word that stands beside a term in the question, `[D]`."""
-    is_called = np.zeros(len(among.docs), np.bool_)
-    tokens = question.tokens
-    for at, token in enumerate(tokens):
-        if column in token.terms:
-            for neighbor in (*tokens[max(at - 1, 0) : at], *tokens[at + 1 : at + 2]):
-                words = [term for term in neighbor.terms if not among.terms[term].isdecimal()]
-                is_called |= among.called[:, words].any(axis=1)
-    return is_called
+def _terms_beside(question: QuestionTerms, column: int) -> set[int]:
+    """The terms of the tokens before and behind those that have a term."""
+    beside = set[int]()
+    for first, second in pairwise(question.tokens):
+        if column in first.terms:
+            beside.update(second.terms)
+        if column in second.terms:
+            beside.update(first.terms)
+    return beside
 
 
 def _holding(question: QuestionTerms, among: Competitors) -> IntArray:
