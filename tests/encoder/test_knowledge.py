@@ -38,6 +38,30 @@ def test_vectors_of_what_the_model_reads_weigh_in_full(embedder: Embedder, text:
     assert embedder.query_weights([text])[0] > 0.9
 
 
+MENTIONS = [
+    "The Rhine (Ρήνος in Greek, Рейн in Russian, راين in Arabic) rises in the Swiss Alps, runs "
+    "through Lake Constance, and reaches the sea behind Rotterdam after 1,230 kilometres.",
+    "The Loch (Scottish Gaelic: [ˈɫ̪ɔx]; English /lɒx, lɒk/) is a word for a lake or a sea inlet in "
+    "Scotland, and it is found in the names of several hundred of them.",
+    "Kyoto (京都市, Kyōto-shi) was the capital of Japan for more than a thousand years, and its "
+    "old temples, gardens and wooden houses outlived the wars.",
+]
+
+
+@pytest.mark.parametrize("text", MENTIONS)
+def test_names_in_other_letters_take_nothing_from_an_english_text(
+    embedder: Embedder, text: str
+) -> None:
+    assert embedder.query_weights([text])[0] == 1
+
+
+def test_half_a_text_in_other_letters_takes_its_weight_away(embedder: Embedder) -> None:
+    weights = embedder.query_weights([f"{READ[0]} {NOT_READ[0][:n]}" for n in (12, 40, 69)])
+    assert weights[0] == 1
+    assert 0.2 < weights[1] < 0.95
+    assert weights[2] < weights[1]
+
+
 @pytest.mark.parametrize("text", NOT_READ)
 def test_vectors_of_what_it_spells_weigh_nothing(embedder: Embedder, text: str) -> None:
     assert embedder.query_weights([text])[0] < 0.1
