@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +15,12 @@ from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.nearest.faiss_file import best_halves
 from aveyb_retrieval.indexes.store.mapped import LocalBytes
 from aveyb_retrieval.indexes.store.postings import FreshLists, WordLists, bm25
-from aveyb_retrieval.indexes.store.word_parts import WordPart, make_part, merge_parts
+from aveyb_retrieval.indexes.store.word_parts import (
+    BYTES_AT_ONCE,
+    WordPart,
+    make_part,
+    merge_parts,
+)
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder
 
@@ -137,13 +143,36 @@ def test_the_best_are_those_of_all_scores(
     assert values == pytest.approx(scores[order], rel=1e-6)
 
 
+def _in_order() -> tuple[WordPart, list[list[str]]]:
+    """A merged part of rows with words in any order, and these words."""
+    rng = np.random.default_rng(5)
+    rows = [rng.choice(list("abcdefgh"), size).tolist() for size in rng.integers(0, 60, 200)]
+    texts = pa.array([f" {' '.join(row)} " if row else "" for row in rows], pa.large_string())
+    halves = [
+        make_part([(np.arange(start, start + 100), texts[start : start + 100])])
+        for start in (0, 100)
+    ]
+    return merge_parts(halves, lambda numbers: numbers >= 0), rows
+
+
+@pytest.mark.parametrize("bytes_at_once", [8, 100, BYTES_AT_ONCE])
+@pytest.mark.parametrize("phrase", ["ab", "aa", "abc", "cabac", "a", "az", "hgfe"])
+def test_a_part_knows_which_rows_hold_words_one_after_another(
+    phrase: str, bytes_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("aveyb_retrieval.indexes.store.word_parts.BYTES_AT_ONCE", bytes_at_once)
+    part, rows = _in_order()
+    here = [row for row, words in enumerate(rows) if phrase in "".join(words)]
+    assert part.numbers[part.holding(tuple(phrase))].tolist() == here
+
+
 def test_rows_that_are_gone_leave_their_lists_when_parts_are_merged() -> None:
     rows = _rows(0, 500, 3)
     some = {n: words for n, words in rows.items() if n % 4}
     merged = merge_parts([_part(rows)], lambda numbers: numbers % 4 > 0)
     anew = _part(some)
     assert merged.words.array.to_pylist() == anew.words.array.to_pylist()
-    for name in ("rows", "counts", "numbers", "lengths"):
+    for name in ("rows", "counts", "ends", "positions", "numbers", "lengths"):
         assert np.array_equal(getattr(merged, name), getattr(anew, name))
     assert np.array_equal(merged.words.stops, anew.words.stops)
     assert np.array_equal(merged.words.shared, anew.words.shared)
@@ -160,15 +189,18 @@ def test_parts_of_few_words(rows: Rows, tmp_path: Path) -> None:
 
 def test_a_list_of_rows_that_are_none_is_refused(tmp_path: Path) -> None:
     part = _part(_rows(0, 50, 4))
-    wrong = WordPart(part.words, part.rows + 200, part.counts, part.numbers, part.lengths)
+    wrong = replace(part, rows=part.rows + 200)
     wrong.write(tmp_path / "x.arrow")
     opened = WordPart.open(LocalBytes.map(tmp_path / "x.arrow"))
     with pytest.raises(ValueError, match="rows that are none"):
         WordLists([opened], FreshLists({})).listed(["each"], lambda numbers: numbers >= 0)
-    shorter = WordPart(part.words, part.rows[:-1], part.counts[:-1], part.numbers, part.lengths)
+    shorter = replace(part, rows=part.rows[:-1], counts=part.counts[:-1])
     shorter.write(tmp_path / "y.arrow")
     with pytest.raises(ValueError, match="do not fit"):
         WordPart.open(LocalBytes.map(tmp_path / "y.arrow"))
+    fewer = replace(part, counts=part.counts + 1)
+    with pytest.raises(ValueError, match="positions that are none"):
+        fewer.holding(("each", "half"))
 
 
 def test_an_index_with_damaged_lists_says_so(tmp_path: Path) -> None:

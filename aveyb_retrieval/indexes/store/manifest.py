@@ -336,7 +336,7 @@ def is_read(manifest: Path) -> bool:
     return False
 
 
-FORMAT_VERSION = 11
+FORMAT_VERSION = 12
 DOCUMENTS = "documents"  # the table that Lance keeps
 ROW_TABLES = ("texts", "vectors", "passages")  # in files of ours
 WORD_LISTS = "words"  # the folder of their lists of words

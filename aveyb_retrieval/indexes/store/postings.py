@@ -102,6 +102,16 @@ class WordLists:
         postings = np.concatenate(lists)
         return postings[keep(postings["number"])]
 
+    def holding(self, phrase: Sequence[str]) -> tuple[IntArray, IntArray]:
+        """Numbers `[n]` of the rows of parts that hold some words one after another, and `[m]` of
+        those in no part that hold all of them in any order, both ascending.
+        """
+        numbers = [part.numbers[part.holding(phrase)] for part in self.parts]
+        words = set(phrase)
+        rows = [number for number, of_row in self.fresh.rows.items() if words <= of_row.keys()]
+        nothing = np.empty(0, np.int64)
+        return np.sort(np.concatenate([nothing, *numbers])), np.sort(np.array(rows, np.int64))
+
     def held(self, numbers: IntArray, words: Sequence[str]) -> BoolArray:
         """Which of words `[t]` each of the rows of numbers `[n]` holds: `[n, t]`."""
         held = np.zeros((len(numbers), len(words)), np.bool_)

@@ -54,7 +54,6 @@ CALLED_BY = "called"  # the words of `CALLED` and those of the beginning, apart
 SPAN = ("start", "stop")
 MAX_PIECE_ROWS = 1 << 20  # that are merged
 MAX_DOCUMENT_NUMBER = 1 << 32  # which are there is kept in memory, a byte each
-_PHRASE_ROWS = 4096  # whose words are looked through together
 
 
 class NewFiles(Protocol):
@@ -356,22 +355,15 @@ class RowTable:
 
     def _holding(self, phrase: Sequence[str], column: str) -> IntArray:
         """Rows that hold all words of a phrase and, of several words, these one after another."""
-        words = [*dict.fromkeys(phrase)]
-        if not words:
+        if not phrase:
             return np.empty(0, np.int64)
-        lists = self.words[column].lists.listed(words, lambda numbers: numbers >= 0)
-        ascending = [np.sort(held["number"], kind="stable") for held in lists]
-        numbers, *more = sorted(ascending, key=len)
-        for other in more:
-            numbers = np.intersect1d(numbers, other, assume_unique=True)
+        numbers, unordered = self.words[column].lists.holding(phrase)
         if len(phrase) == 1:
-            return numbers
-        sought, matches = f" {' '.join(phrase)} ".encode(), [np.empty(0, np.int64)]
-        for file, rows, places in self._find(numbers):
-            for start in range(0, len(rows), _PHRASE_ROWS):
-                texts = file.texts(column, rows[start : start + _PHRASE_ROWS])
-                holds = [sought in text for text in texts]
-                matches.append(numbers[places[start : start + _PHRASE_ROWS]][holds])
+            return np.concatenate([numbers, unordered])
+        sought, matches = f" {' '.join(phrase)} ".encode(), [numbers]
+        for file, rows, places in self._find(unordered):
+            holds = [sought in text for text in file.texts(column, rows)]
+            matches.append(unordered[places][holds])
         return np.concatenate(matches)
 
     @guarded

@@ -1,4 +1,4 @@
-"""Lists of words: which rows hold a word, how often, and among how many words.
+"""Lists of words: which rows hold a word, how often and where, and among how many words.
 
 A part is one Arrow file of the words of some rows. It has one record, whose columns are lists:
 
@@ -7,6 +7,8 @@ A part is one Arrow file of the words of some rows. It has one record, whose col
     stop      where the list of each word ends in `row` and `count`, `[w]`
     row       which rows hold each word, ascending, as positions in `number`, `[p]`
     count     how often each of them does, `[p]`
+    end       where the occurrences of each word end in `position`, `[w]`
+    position  how many words of its row stand before each occurrence, row after row, `[t]`
     number    our numbers of the rows that have words, ascending, `[n]`
     length    how many words each of them has, `[n]`
 
@@ -15,7 +17,7 @@ Rows that were deleted since a part was written are in it until it is merged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -39,7 +41,11 @@ if TYPE_CHECKING:
 
 MAX_SHARED_BYTES = 512  # more than a word that may be mistyped has
 _BLANK = ord(" ")
-_COLUMNS = ("word", "shared", "stop", "row", "count", "number", "length")
+_COLUMNS = ("word", "shared", "stop", "row", "count", "end", "position", "number", "length")
+_LOW_BITS = 32  # of two whole numbers in one of 64 bits, which are sorted together
+_LOW = (1 << _LOW_BITS) - 1
+_ROWS_AT_ONCE = 1 << 14  # whose positions fit into a processor's cache
+_COPIED_AT_ONCE = 1 << 22  # elements, when parts are merged
 _NOTHING = np.empty(0, np.int64)
 
 
@@ -50,6 +56,8 @@ class WordPart:
     words: WordSet
     rows: npt.NDArray[np.unsignedinteger]
     counts: npt.NDArray[np.unsignedinteger]
+    ends: IntArray
+    positions: npt.NDArray[np.unsignedinteger]
     numbers: IntArray
     lengths: npt.NDArray[np.int32]
     source: FileBytes | None = None
@@ -68,7 +76,7 @@ class WordPart:
             raise ValueError(f"words of the type {word.type}")
         array = {
             name: _brought(source, column[name].to_numpy(), base)
-            for name in ("shared", "stop", "number", "length")
+            for name in ("shared", "stop", "end", "number", "length")
         }
         words = WordSet(
             np.frombuffer(offsets, np.int64)[: len(word) + 1],
@@ -80,6 +88,8 @@ class WordPart:
             words,
             column["row"].to_numpy(),
             column["count"].to_numpy(),
+            array["end"],
+            column["position"].to_numpy(),
             array["number"],
             array["length"],
             source,
@@ -94,6 +104,8 @@ class WordPart:
         fits = (
             len(words.shared) == len(words.stops) == len(words)
             and len(self.rows) == len(self.counts)
+            and len(words) == len(self.ends)
+            and (not len(words) or int(self.ends[-1]) == len(self.positions))
             and len(self.numbers) == len(self.lengths)
             and (len(words) == 0) == (len(self.rows) == 0)
             and (not len(words) or int(words.stops[-1]) == len(self.rows))
@@ -104,20 +116,62 @@ class WordPart:
 
     def listed(self, place: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows `[p]`, ascending, that hold the word at a place, and how often each does."""
-        stop = int(self.words.stops[place])
-        start = int(self.words.stops[place - 1]) if place else 0
-        rows, counts = self.rows[start:stop], self.counts[start:stop]
-        rows, counts = (_brought(self.source, run, self.base) for run in (rows, counts))
+        start, stop = self._range(place)
+        return self._rows_of(place), _brought(self.source, self.counts[start:stop], self.base)
+
+    def holding(self, phrase: Sequence[str]) -> npt.NDArray[np.int64]:
+        """Rows `[n]`, ascending, that hold some words one after another."""
+        places = [self.words.place(word) for word in phrase]
+        of_words = [place for place in places if place is not None]
+        if len(of_words) < len(places):
+            return _NOTHING
+        holds_all = np.ones(len(self.numbers), np.bool_)
+        for place in set(of_words):
+            holds = np.zeros(len(self.numbers), np.bool_)
+            holds[self._rows_of(place)] = True
+            holds_all &= holds
+        if len(phrase) == 1 or not holds_all.any():
+            return np.flatnonzero(holds_all)
+        lists = {place: self._occurrences(place) for place in set(of_words)}
+        holding = [_NOTHING]
+        for start in range(0, len(holds_all), _ROWS_AT_ONCE):
+            rows = slice(start, start + _ROWS_AT_ONCE)
+            keys = {place: lists[place].keys(holds_all, rows) for place in lists}
+            following = keys[of_words[0]]
+            for place in of_words[1:]:
+                following = _common(following + 1, keys[place])
+            of_rows = following >> _LOW_BITS
+            holding.append(of_rows[np.diff(of_rows, prepend=-1) > 0])
+        return np.concatenate(holding)
+
+    def _occurrences(self, place: int) -> _Occurrences:
+        """Where rows hold the word at a place."""
+        listed, counts = self.listed(place)
+        start, stop = int(self.ends[place - 1]) if place else 0, int(self.ends[place])
+        positions = _brought(self.source, self.positions[start:stop], self.base)
+        ends = np.cumsum(counts, dtype=np.int64)
+        if len(positions) != ends[-1]:
+            raise ValueError("a list of positions that are none")
+        return _Occurrences(listed, ends, positions)
+
+    def _rows_of(self, place: int) -> np.ndarray:
+        """Rows `[p]`, ascending, that hold the word at a place."""
+        start, stop = self._range(place)
+        rows = _brought(self.source, self.rows[start:stop], self.base)
         if len(rows) != stop - start or (len(rows) and int(rows[-1]) >= len(self.numbers)):
             raise ValueError("a list of rows that are none")
-        return rows, counts
+        return rows
+
+    def _range(self, place: int) -> tuple[int, int]:
+        """Where the list of the word at a place begins and ends."""
+        return int(self.words.stops[place - 1]) if place else 0, int(self.words.stops[place])
 
     def holds(self, word: str, rows: IntArray) -> BoolArray:
         """Which of rows `[n]`, positions in `numbers`, hold a word."""
         place = self.words.place(word)
         if place is None:
             return np.zeros(len(rows), np.bool_)
-        listed, _ = self.listed(place)
+        listed = self._rows_of(place)
         return find_in(listed, rows.astype(listed.dtype))[1]
 
     def count(self, word: str) -> int:
@@ -137,6 +191,8 @@ class WordPart:
             "stop": pa.array(self.words.stops),
             "row": pa.array(self.rows),
             "count": pa.array(self.counts),
+            "end": pa.array(self.ends),
+            "position": pa.array(self.positions),
             "number": pa.array(self.numbers),
             "length": pa.array(self.lengths),
         }
@@ -148,6 +204,38 @@ class WordPart:
         with arrow_writer(path, batch.schema) as (writer, info):
             writer.write_batch(batch)
         return info()
+
+
+@dataclass(frozen=True, eq=False)
+class _Occurrences:
+    """Where rows hold a word.
+
+    Attributes:
+        rows: The rows, ascending, `[p]`.
+        ends: Where the positions of each row end, `[p]`.
+        positions: How many words of its row stand before each occurrence, `[t]`.
+    """
+
+    rows: npt.NDArray[np.unsignedinteger]
+    ends: IntArray
+    positions: npt.NDArray[np.unsignedinteger]
+
+    def keys(self, holds_all: BoolArray, rows: slice) -> npt.NDArray[np.int64]:
+        """A row and a position in one number, ascending, `[m]`: of those of `rows` that
+        `holds_all` `[n]` says true of.
+        """
+        first, last = np.searchsorted(self.rows, np.array([rows.start, rows.stop]))
+        at = first + np.flatnonzero(holds_all[self.rows[first:last]])
+        sizes = self.ends[at] - np.where(at > 0, self.ends[at - 1], 0)
+        positions = self.positions[ranges(self.ends[at] - sizes, sizes)].astype(np.int64)
+        keys: npt.NDArray[np.int64] = np.repeat(self.rows[at].astype(np.int64) << _LOW_BITS, sizes)
+        return keys | positions
+
+
+def _common(numbers: IntArray, others: IntArray) -> IntArray:
+    """The numbers that are in both of two arrays, which ascend without repeats."""
+    both = np.sort(np.concatenate([numbers, others]), kind="stable")  # which merges two runs
+    return both[:-1][both[:-1] == both[1:]]
 
 
 def _brought(source: FileBytes | None, array: np.ndarray, base: int) -> np.ndarray:
@@ -164,12 +252,21 @@ def _brought(source: FileBytes | None, array: np.ndarray, base: int) -> np.ndarr
 
 @dataclass(frozen=True)
 class _Run:
-    """The lists of some rows: words by their numbers in a dictionary, ascending, `[w]`."""
+    """The lists of some rows: words by their numbers in a dictionary, each once, `[w]`."""
 
     words: IntArray
     sizes: IntArray  # of the lists, `[w]`
-    rows: npt.NDArray[np.uint32]
+    rows: npt.NDArray[np.unsignedinteger]
     counts: npt.NDArray[np.unsignedinteger]
+    positions: npt.NDArray[np.unsignedinteger]
+
+    @property
+    def totals(self) -> IntArray:
+        """How often all rows together hold each word, `[w]`."""
+        ends = np.cumsum(self.sizes)
+        sums = np.concatenate([[0], np.cumsum(self.counts, dtype=np.int64)])
+        totals: IntArray = sums[ends] - sums[ends - self.sizes]
+        return totals
 
 
 BYTES_AT_ONCE = 1 << 22  # of words that are told apart together; it takes twenty times the memory
@@ -191,7 +288,7 @@ def make_part(texts: Iterable[tuple[IntArray, pa.LargeStringArray]]) -> WordPart
         runs.append(run)
     spelled = pa.array(list(dictionary), pa.large_string())
     ascending, place = _ascending(spelled)
-    renumbered = [_Run(place[run.words], run.sizes, run.rows, run.counts) for run in runs]
+    renumbered = [replace(run, words=place[run.words]) for run in runs]
     return _joined(ascending, renumbered, numbers, lengths)
 
 
@@ -210,26 +307,37 @@ def _run(
     offsets = np.frombuffer(words.buffers()[1], np.int64)[words.offset :][: len(words) + 1]
     data = np.frombuffer(words.buffers()[2] or b"", np.uint8)
     sizes = np.zeros(len(words), np.int64)
-    keys, counts = [_NOTHING], [_NOTHING]
+    of_tokens, of_positions = [_NOTHING], [np.empty(0, np.uint32)]
     for begin, end in _byte_ranges(data, int(offsets[0]), int(offsets[-1])):
         starts, token_words = _tokens(data[begin:end], dictionary)
-        token_rows = np.searchsorted(offsets, starts + begin, side="right") - 1
-        sizes += np.bincount(token_rows, minlength=len(sizes))
-        # a word and a row in one number, so that a word's rows ascend
-        distinct_keys, times = np.unique(token_words << 32 | token_rows, return_counts=True)
-        keys.append(distinct_keys)
-        counts.append(times)
-    together = np.concatenate(keys)
-    order = np.argsort(together, kind="stable")
-    together = together[order]
-    first = np.flatnonzero(np.diff(together, prepend=-1))
-    held = together[first]
-    times = np.add.reduceat(np.concatenate(counts)[order], first) if len(first) else _NOTHING
-    of_word = held >> 32
-    heads = np.flatnonzero(np.diff(of_word, prepend=-1))
+        row_starts = np.searchsorted(starts, offsets - begin)  # the first token of each row
+        words_of_rows = np.diff(row_starts)
+        token_rows = np.repeat(np.arange(len(sizes)), words_of_rows)
+        # in front of this range if the row was begun in another
+        first_tokens = row_starts[:-1] - sizes
+        sizes += words_of_rows
+        # NumPy sorts numbers faster than it says their order
+        ordered = np.sort(token_words << _LOW_BITS | np.arange(len(starts)))
+        tokens = ordered & _LOW
+        rows = token_rows[tokens]
+        of_tokens.append(ordered & ~_LOW | rows)
+        of_positions.append((tokens - first_tokens[rows]).astype(np.uint32))
+    words_and_rows, positions = np.concatenate(of_tokens), np.concatenate(of_positions)
+    if len(of_positions) > 2:  # of several ranges
+        order = np.argsort(words_and_rows, kind="stable")
+        words_and_rows, positions = words_and_rows[order], positions[order]
+    heads = np.flatnonzero(np.diff(words_and_rows, prepend=-1))
+    held, times = words_and_rows[heads], np.diff(heads, append=len(words_and_rows))
+    list_words = held >> _LOW_BITS
+    firsts = np.flatnonzero(np.diff(list_words, prepend=-1))
     numbers = np.cumsum(sizes > 0) - 1 + first_row
-    rows = numbers[held & 0xFFFFFFFF].astype(np.uint32)
-    run = _Run(of_word[heads], np.diff(heads, append=len(held)), rows, _narrow(times))
+    run = _Run(
+        list_words[firsts],
+        np.diff(firsts, append=len(held)),
+        _narrow(numbers[held & _LOW]),
+        _narrow(times),
+        _narrow(positions),
+    )
     return run, sizes
 
 
@@ -272,13 +380,15 @@ def merge_parts(parts: Sequence[WordPart], live: Callable[[IntArray], BoolArray]
     for part, words in zip(parts, of_parts, strict=True):
         is_live = live(part.numbers)
         new_rows = (np.cumsum(is_live) - 1 + count).astype(np.uint32)
-        rows, counts, sizes = part.rows, part.counts, np.diff(part.words.stops, prepend=0)
+        rows, counts, positions = part.rows, part.counts, part.positions
+        sizes = np.diff(part.words.stops, prepend=0)
         if not is_live.all():
             stays = is_live[rows]
             sums = np.concatenate([[0], np.cumsum(stays)])
             sizes = np.diff(sums[part.words.stops], prepend=0)
+            positions = positions[np.repeat(stays, counts)]
             rows, counts = rows[stays], counts[stays]
-        runs.append(_Run(words, sizes, new_rows[rows], counts))
+        runs.append(_Run(words, sizes, new_rows[rows], counts, positions))
         numbers.append(part.numbers[is_live])
         lengths.append(part.lengths[is_live])
         count += int(is_live.sum())
@@ -292,29 +402,46 @@ def _joined(
     lengths: Sequence[npt.NDArray[np.int32]],
 ) -> WordPart:
     """One part of runs whose rows follow each other; words that no row holds are left out."""
-    sizes = np.zeros(len(words), np.int64)
+    sizes, totals = np.zeros(len(words), np.int64), np.zeros(len(words), np.int64)
     for run in runs:
         sizes[run.words] += run.sizes
+        totals[run.words] += run.totals
     number, length = np.concatenate(numbers), np.concatenate(lengths)
-    largest = max((int(run.counts.max()) for run in runs if len(run.counts)), default=0)
+    most = max((int(run.counts.max(initial=0)) for run in runs), default=0)
     rows = np.empty(sizes.sum(), np.min_scalar_type(max(len(number) - 1, 0)))
-    counts = np.empty(len(rows), np.min_scalar_type(largest))
-    following = np.cumsum(sizes) - sizes
+    counts = np.empty(len(rows), np.min_scalar_type(most))
+    last = max((int(run.positions.max(initial=0)) for run in runs), default=0)
+    positions = np.empty(totals.sum(), np.min_scalar_type(last))
+    next_row, next_position = np.cumsum(sizes) - sizes, np.cumsum(totals) - totals
     for run in runs:
         order = np.argsort(run.words, kind="stable")
-        starts = np.cumsum(run.sizes) - run.sizes
-        target = ranges(following[run.words[order]], run.sizes[order])
-        source = ranges(starts[order], run.sizes[order])
-        rows[target] = run.rows[source]
-        counts[target] = run.counts[source]
-        following[run.words] += run.sizes
+        for target, source in _moves(next_row[run.words], run.sizes, order):
+            rows[target] = run.rows[source]
+            counts[target] = run.counts[source]
+        next_row[run.words] += run.sizes
+        for target, source in _moves(next_position[run.words], run.totals, order):
+            positions[target] = run.positions[source]
+        next_position[run.words] += run.totals
     if (sizes == 0).any():
-        words, sizes = words.filter(pa.array(sizes > 0)), sizes[sizes > 0]
+        held = sizes > 0
+        words, sizes, totals = words.filter(pa.array(held)), sizes[held], totals[held]
     offsets = np.frombuffer(words.buffers()[1], np.int64)[words.offset :][: len(words) + 1]
     data = np.frombuffer(words.buffers()[2] or b"", np.uint8)
     data, offsets = data[offsets[0] : offsets[-1]], offsets - offsets[0]
     spelled = WordSet(offsets, data, _shared(offsets, data), np.cumsum(sizes))
-    return WordPart(spelled, rows, counts, number, length)
+    return WordPart(spelled, rows, counts, np.cumsum(totals), positions, number, length)
+
+
+def _moves(
+    targets: IntArray, sizes: IntArray, order: IntArray
+) -> Iterator[tuple[IntArray, IntArray]]:
+    """From where to where the lists of words go that follow each other and have these sizes, `[w]`:
+    some at a time, in the given order of words.
+    """
+    starts = np.cumsum(sizes) - sizes
+    groups = np.cumsum(sizes[order]) // _COPIED_AT_ONCE
+    for words in np.split(order, np.flatnonzero(np.diff(groups)) + 1):
+        yield ranges(targets[words], sizes[words]), ranges(starts[words], sizes[words])
 
 
 def _shared(offsets: IntArray, data: npt.NDArray[np.uint8]) -> IntArray:
@@ -331,7 +458,7 @@ def _shared(offsets: IntArray, data: npt.NDArray[np.uint8]) -> IntArray:
     return shared
 
 
-def _narrow(numbers: IntArray) -> npt.NDArray[np.unsignedinteger]:
+def _narrow(numbers: npt.NDArray[np.integer]) -> npt.NDArray[np.unsignedinteger]:
     """Whole numbers in the narrowest type that holds all of them."""
     narrow: npt.NDArray[np.unsignedinteger] = numbers.astype(
         np.min_scalar_type(int(numbers.max(initial=0)))
