@@ -228,6 +228,7 @@ def test_what_documents_are_called_by_is_stored_as_it_would_be_read(
     one_change.delete(root, [made[2]["_id"]])
     renamed = made[3]["_id"]
     one_change.update_metadata(root, {"client": "Siskin GmbH"}, [renamed])
+    one_change.update_metadata(root, {"pages": 12}, [made[4]["_id"]])  # names nothing
     with Retriever.load(root) as retriever, retriever._engine.view() as view:
         docs = view.matching(view.select({})).tolist()
         read = named_documents.read_called(view, [*docs, 12_345])

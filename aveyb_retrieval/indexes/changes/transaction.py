@@ -61,7 +61,7 @@ from aveyb_retrieval.indexes.types import silent
 from aveyb_retrieval.system import package_version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from aveyb_retrieval.documents.records import Edits, Record, Rejected
@@ -73,7 +73,6 @@ logger = logging.getLogger(__name__)
 Job = dict[str, Any]
 
 _REWRITTEN_ROWS = 4096  # rows at a time
-_NAMING = ("id", "metadata")  # columns that documents are called by, of those that may change
 
 
 @dataclass
@@ -365,20 +364,16 @@ class Transaction:
         return rewritten
 
     def _changed(
-        self, pairs: Iterable[tuple[dict[str, Any], dict[str, Any]]]
+        self, pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]
     ) -> list[dict[str, Any]]:
         """Rows with values that change, and what these make of the column `CALLED`."""
-        changed, renamed = list[dict[str, Any]](), list[dict[str, Any]]()
-        for row, values in pairs:
-            changed.append({**row, **values})
-            if _differ(row, {name: values[name] for name in _NAMING if name in values}):
-                renamed.append(changed[-1])
+        changed = [{**row, **values} for row, values in pairs]
+        renamed = [
+            now for (row, _), now in zip(pairs, changed, strict=True) if _names(now) != _names(row)
+        ]
         if renamed:
             codes = [row["language"] or MAIN for row in renamed]
-            texts = [
-                name_text(row["id"], row["title"], json.loads(row["metadata"])) for row in renamed
-            ]
-            names = different_words_by_language(self.state.encoding, codes, texts)
+            names = different_words_by_language(self.state.encoding, codes, [*map(_names, renamed)])
             for row, words in zip(renamed, names.to_pylist(), strict=True):
                 row[CALLED] = words
         return changed
@@ -563,6 +558,11 @@ def _differ(row: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
 
 # columns of JSON, whose fields have no order: the store gives those of metadata back in another one
 _UNORDERED = ("metadata", "edits")
+
+
+def _names(row: Mapping[str, Any]) -> str:
+    """The text whose words a row's document is called by."""
+    return name_text(row["id"], row["title"], json.loads(row["metadata"]))
 
 
 def _in_order(fields: str | None) -> str | None:
