@@ -65,7 +65,7 @@ def finish(transaction: Transaction, options: FinishOptions) -> Manifest:
 def _bring_up_to_date(transaction: Transaction, kind: Kind, options: FinishOptions) -> None:
     state, encoding = transaction.state, transaction.state.encoding
     vectors = StoredVectors(transaction.tables, kind, encoding.dim)
-    live = transaction.tables.count(kind)
+    live = state.counts.of(kind)
     due = due_files.plan(
         state.tiers, kind, state.next_doc, live, state.index, encoding.dim, rebuild=options.rebuild
     )

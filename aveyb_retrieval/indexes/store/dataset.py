@@ -49,8 +49,9 @@ class LanceTable:
         self.path = path
         self.key = key  # the column of our numbers, int64
         self._lance = opened
-        self._held: dict[tuple[int, str, str], tuple[IntArray, IntArray]] = (
-            {} if before is None else dict(before._held)
+        # by fragment and column, of this version or another
+        self._kept: dict[tuple[int, str, str, str], pa.ChunkedArray] = (
+            {} if before is None else dict(before._kept)
         )
         # that were checked
         self._deletions: frozenset[Path] = frozenset() if before is None else before._deletions
@@ -142,6 +143,32 @@ class LanceTable:
         """
         return self._lance.to_table(columns=columns, filter=where, limit=limit)
 
+    @guarded
+    def column(self, name: str) -> pa.ChunkedArray:
+        """A column of all rows in the dataset's order, kept in memory: each fragment is read once,
+        for all versions that have it.
+        """
+        columns = {}
+        for fragment in self._lance.get_fragments():
+            described = fragment.metadata
+            place = (
+                int(fragment.fragment_id),
+                described.files[0].path,
+                str(described.deletion_file),
+                name,
+            )
+            column = self._kept.get(place)
+            if column is None:
+                scanner = self._lance.scanner(
+                    columns=[name], fragments=[fragment], scan_in_order=True
+                )
+                column = scanner.to_table()[name]
+            columns[place] = column
+        others = {place: kept for place, kept in self._kept.items() if place[-1] != name}
+        self._kept = others | columns
+        chunks = [chunk for column in columns.values() for chunk in column.chunks]
+        return pa.chunked_array(chunks, self.schema.field(name).type)
+
     @cached_property
     @guarded
     def held(self) -> tuple[IntArray, IntArray]:
@@ -156,30 +183,12 @@ class LanceTable:
 
     @cached_property
     def _columns(self) -> tuple[IntArray, IntArray]:
-        """The numbers `[n]` and the column `HELD` `[n]` of all stored rows in their order: read by
-        fragment, once.
-        """
-        held, parts = {}, [(np.empty(0, np.int64), np.empty(0, np.int64))]
-        for fragment in self._lance.get_fragments():
-            described = fragment.metadata
-            name = (
-                int(fragment.fragment_id),
-                described.files[0].path,
-                str(described.deletion_file),
-            )
-            if (columns := self._held.get(name)) is None:
-                rows = self._lance.scanner(
-                    columns=[self.key, HELD], fragments=[fragment], scan_in_order=True
-                ).to_table()
-                columns = rows[self.key].to_numpy(), rows[HELD].to_numpy()
-                if any(column.dtype != np.int64 for column in columns):
-                    raise ValueError("documents without numbers, or counts of passages")
-                if ((columns[1] < 0) | (columns[1] > MAX_PASSAGES)).any():
-                    raise ValueError("numbers of passages that no document has")
-            held[name] = columns
-            parts.append(columns)
-        self._held = held
-        numbers, values = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        """The numbers `[n]` and the column `HELD` `[n]` of all stored rows in their order."""
+        numbers, values = (self.column(name).to_numpy() for name in (self.key, HELD))
+        if any(column.dtype != np.int64 for column in (numbers, values)):
+            raise ValueError("documents without numbers, or counts of passages")
+        if ((values < 0) | (values > MAX_PASSAGES)).any():
+            raise ValueError("numbers of passages that no document has")
         return numbers, values
 
     @cached_property

@@ -134,6 +134,7 @@ class MappedRows:
     _batches: list[pa.RecordBatch] = field(repr=False)
     _base: int  # the address of the bytes that the batches are parts of
     _places: dict[str, _Places] = field(default_factory=dict, repr=False)
+    _below_one: dict[str, tuple[IntArray, FloatArray]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def open(cls, path: Path, source: FileBytes, schema: pa.Schema) -> MappedRows:
@@ -165,6 +166,17 @@ class MappedRows:
                 selected = self._brought(selected, number)
             selected.validate(full=True)
             yield selected
+
+    def below_one(self, column: str) -> tuple[IntArray, FloatArray]:
+        """Numbers `[n]` and values `[n]` of the rows whose value of a column is below 1: read
+        once.
+        """
+        if column not in self._below_one:
+            batches = [batch.column(0).to_numpy() for batch in self.batches([column])]
+            values = np.concatenate([np.empty(0, np.float32), *batches])
+            rows = np.flatnonzero(values < 1)
+            self._below_one[column] = self.numbers[rows], values[rows]
+        return self._below_one[column]
 
     def fixed(self, column: str, rows: IntArray) -> np.ndarray:
         """Values of one width of rows `[n]`, as they are stored: `[n]` or, of lists, `[n, d]`."""

@@ -269,6 +269,17 @@ class RowTable:
         return pa.concat_tables([schema.empty_table(), *self.batches(columns)])
 
     @guarded
+    def below_one(self, column: str) -> tuple[IntArray, FloatArray]:
+        """Numbers `[n]`, ascending, and values `[n]` of the rows whose value of a column is below
+        1.
+        """
+        parts = [(np.empty(0, np.int64), np.empty(0, np.float32))]
+        parts += [file.below_one(column) for file in self._files]
+        numbers, values = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+        is_alive = self.alive(numbers)
+        return numbers[is_alive], values[is_alive]
+
+    @guarded
     def vectors(self, numbers: IntArray) -> FloatArray:
         """The column `VECTOR`, `[n, d]` float32, of numbers `[n]`, whether deleted or not."""
         out = np.empty((len(numbers), self.schema.field(VECTOR).type.list_size), np.float32)

@@ -480,7 +480,7 @@ class Tables:
 
     def languages(self) -> dict[str, int]:
         """How many documents are in each language, by its code, most first."""
-        column = self.documents.scan(["language"])["language"].drop_null()
+        column = self.documents.column("language").drop_null()
         counts = {row["values"]: row["counts"] for row in column.value_counts().to_pylist()}
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
@@ -510,7 +510,12 @@ class Tables:
 
     def light(self, kind: Kind) -> tuple[IntArray, FloatArray]:
         """Numbers `[n]`, ascending, and weights `[n]` of all vectors that weigh less than 1."""
-        return self._below_one(self.documents if kind == "document" else self.passages, WEIGHT)
+        if kind == "passage":
+            return self.passages.below_one(WEIGHT)
+        numbers, weights = (self.documents.column(name).to_numpy() for name in ("doc", WEIGHT))
+        light = np.flatnonzero(weights < 1)
+        light = light[np.argsort(numbers[light])]
+        return numbers[light], weights[light]
 
     def repeating(self) -> tuple[IntArray, FloatArray]:
         """Numbers `[n]`, ascending, and shares `[n]` of all passages that count less than 1.
@@ -520,8 +525,7 @@ class Tables:
         is forwarded does if its mail is the only one of its thread: the mail that it quotes is not
         in the index.
         """
-        numbers, shares = self._below_one(self.passages, SHARE)
-        shares = shares.copy()
+        numbers, shares = self.passages.below_one(SHARE)
         is_signed = shares == np.float32(SIGNED_SHARE)
         is_quoted = shares == np.float32(QUOTED_SHARE)
         if is_signed.any():
@@ -558,14 +562,6 @@ class Tables:
         digests = self.copies("passage", numbers)[first]
         _, firsts, counts = np.unique(digests, return_index=True, return_counts=True)
         return first[firsts], counts
-
-    def _below_one(self, table: LanceTable | RowTable, column: str) -> tuple[IntArray, FloatArray]:
-        rows = table.scan([table.key, column])
-        numbers, values = rows[table.key].to_numpy(), rows[column].to_numpy()
-        is_below = values < 1
-        numbers, values = numbers[is_below], values[is_below]
-        order = np.argsort(numbers)
-        return numbers[order], values[order]
 
     def counted(self, docs: IntArray) -> tuple[IntArray, dict[str, IntArray]]:
         """The counts of documents, in the order of `docs` `[n]`: numbers `[m]` of those that are
@@ -697,11 +693,6 @@ class Tables:
         shared = numbers[~own] << PASSAGE_BITS
         for passages, vectors in self.passages.stored_vectors(shared, size) if len(shared) else ():
             yield passages >> PASSAGE_BITS, vectors
-
-    def count(self, kind: Kind) -> int:
-        """How many documents or passages there are."""
-        docs, counts = self.documents.held
-        return len(docs) if kind == "document" else int(counts.sum())
 
     def live(self, kind: Kind, numbers: IntArray) -> BoolArray:
         """Which of documents or passages `[n]` are still there, `[n]`."""
