@@ -495,6 +495,7 @@ CONTRACTS: list[dict[str, Any]] = [
     {"parties": []},
     {"deal": {"lots": [{"bids": [{"by": "Ada"}, {"by": "Bob"}]}, {"bids": [{"by": "Cy"}]}]}},
     {"parties": [[{"name": "Bolt Ltd"}], {"name": ""}]},
+    {"terms": [{"codes": [["a1", "b2"], ["c3"]]}, {"codes": ["d4"]}]},
 ]
 
 
@@ -503,7 +504,7 @@ CONTRACTS: list[dict[str, Any]] = [
     [
         ({"parties.name": "Acme GmbH"}, [0, 2]),
         ({"parties.name": {"$in": ["Bolt Ltd"]}}, [0, 1]),
-        ({"parties.name": {"$nin": ["Bolt Ltd"]}}, [2, 3, 4, 5]),
+        ({"parties.name": {"$nin": ["Bolt Ltd"]}}, [2, 3, 4, 5, 6]),
         ({"parties.name": {"$startsWith": "Bolt"}}, [0, 1]),
         ({"parties.name": {"$all": ["Acme GmbH", "Bolt Ltd"]}}, [0]),
         ({"parties.name": {"$any": ["Bolt Ltd"]}}, [0, 1]),
@@ -511,10 +512,12 @@ CONTRACTS: list[dict[str, Any]] = [
         # one name is a text, the name of each of a list is an element
         ({"parties.name": {"$contains": "me G"}}, [2]),
         ({"parties.name": {"$exists": True}}, [0, 1, 2, 5]),
-        ({"parties.name": {"$is_empty": True}}, [3, 4]),
+        ({"parties.name": {"$is_empty": True}}, [3, 4, 6]),
         ({"parties.name": ""}, [5]),
         ({"parties.roles": "agent"}, [1]),
         ({"parties.roles": {"$regex": "^(buy|sell)er$"}}, [0, 1]),
+        ({"terms.codes": "c3"}, [6]),
+        ({"terms.codes": {"$regex": "^c"}}, [6]),
         ({"deal.lots.bids.by": "Cy"}, [4]),
         ({"deal.lots.bids.by": {"$gt": "Bob", "$regex": "y"}}, [4]),
     ],
@@ -531,6 +534,7 @@ def test_values_are_counted_through_lists_of_objects(
     index = index_of(CONTRACTS)
     assert index.values("parties.name") == [("Acme GmbH", 2), ("Bolt Ltd", 2), ("", 1)]
     assert index.values("parties.roles") == [("agent", 1), ("buyer", 1), ("seller", 1)]
+    assert index.values("terms.codes") == [("a1", 1), ("b2", 1), ("c3", 1), ("d4", 1)]
     assert index.values("parties.name", {"parties.name": {"$regex": "^A"}}) == [
         ("Acme GmbH", 2),
         ("Bolt Ltd", 1),

@@ -140,10 +140,10 @@ def json_path(field: str) -> str:
     """The JSON path of a field: `author.name` becomes `$."author"[*]."name"`, where `[*]` is each
     element of a list, or what is no list.
     """
-    return _path(field_keys(field))
+    return json_path_of(field_keys(field))
 
 
-def _path(keys: Sequence[str]) -> str:
+def json_path_of(keys: Sequence[str]) -> str:
     """The JSON path of a field, by the keys that its path is made of."""
     return "$." + "[*].".join(json.dumps(key, ensure_ascii=False) for key in keys)
 
@@ -551,7 +551,7 @@ def _and_is_one_value(field: str, condition: FilterCondition) -> FilterCondition
 
 
 def _as_json(keys: Sequence[str], test: str) -> FilterCondition:
-    path = quoted(_path(keys))
+    path = quoted(json_path_of(keys))
     return FilterCondition(f"coalesce(json_extract(metadata, {path}) {test}, false)", ())
 
 

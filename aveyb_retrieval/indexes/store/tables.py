@@ -48,10 +48,11 @@ from aveyb_retrieval.indexes.store.filters import (
     ALL,
     OWN,
     compile_filter,
-    elements,
+    elements_at,
     expressions_of,
+    field_keys,
     join,
-    json_path,
+    json_path_of,
     no_such_field,
     quoted,
 )
@@ -750,15 +751,22 @@ def _subsets(expressions: Sequence[Expression]) -> list[list[Expression]]:
 
 
 def _column_of(field: str) -> str:
-    """What SQL reads of a field: a text, or JSON of its value."""
-    return OWN.get(field) or f"json_extract(metadata, {quoted(json_path(field))})"
+    """What SQL reads of a field: a text, or JSON of the value that its path begins with.
+
+    Behind that, a path may lead through lists: of several values, JSON's functions make a list that
+    looks like one value.
+    """
+    return (
+        OWN.get(field) or f"json_extract(metadata, {quoted(json_path_of(field_keys(field)[:1]))})"
+    )
 
 
 def _elements_of(field: str, stored: str | None) -> list[Any]:
     """What conditions on a field look at, by what SQL has read of it."""
     if stored is None or field in OWN:
         return [stored]
-    return list(elements(json.loads(stored)))
+    keys = field_keys(field)
+    return list(elements_at({keys[0]: json.loads(stored)}, keys))
 
 
 def _matching(expression: Expression, column: pa.ChunkedArray) -> BoolArray:
