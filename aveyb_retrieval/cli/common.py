@@ -416,7 +416,8 @@ FILES = together(
                  help="Also read links that are found in folders; kept for a later sync."),
     number("--file-seconds", "Processor time that reading one file may take.", default=120),
     click.option("--path-fields", metavar="PATTERN",
-                 help="Metadata by the paths of files below a folder, such as '{team}/{year}/*'."),
+                 help="Metadata by the paths of files below a folder, such as '{team}/{year}/*'; "
+                      "kept for a later sync, until '' clears it."),
     click.option("--exclude", metavar="PATTERN", multiple=True,
                  help="Files and folders that are left out, as in a .gitignore file, such as "
                       "'old/' or '*.log'. Repeatable; kept for a later sync, until '' clears "
@@ -424,8 +425,8 @@ FILES = together(
     number("--ocr-seconds", "Seconds that OCR of one page may take; kept for a later sync.",
            default=60),
     click.option("--ocr-languages", metavar="LANGUAGES",
-                 help="Languages of scanned pages as Tesseract names them, such as deu+eng."
-                      "  [default: all that are installed]"),
+                 help="Languages of scanned pages as Tesseract names them, such as deu+eng; kept "
+                      "for a later sync, until '' clears them.  [default: all that are installed]"),
 )  # fmt: skip
 MAX_LINE = number(
     "--max-line",
@@ -435,7 +436,8 @@ MAX_LINE = number(
 )
 ENCODING = click.option(
     "--encoding",
-    help="Encoding of texts that are not UTF-8 and do not name their own, such as cp1252.",
+    help="Encoding of texts that are not UTF-8 and do not name their own, such as cp1252; kept for "
+    "a later sync, until '' clears it.",
 )
 VERBOSE = click.option("--verbose", is_flag=True, help="Name every file that was left out.")
 FIELDS = together(

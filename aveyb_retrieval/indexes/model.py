@@ -186,6 +186,10 @@ indexes.
 class ReadOptions(TypedDict, total=False):
     """How a corpus is read.
 
+    An index of a folder keeps `max_line`, `encoding`, `follow_links`, `file_seconds`,
+    `path_fields`, `exclude`, `ocr_seconds` and `ocr_languages` for later syncs. A default that is
+    given takes their place: of texts that may be None, "".
+
     Attributes:
         id_field: Field that holds the id; None is `_id`, else `id`, else an id is made.
         title_field: Field that holds the title. Default "title".
@@ -203,8 +207,7 @@ class ReadOptions(TypedDict, total=False):
         file_seconds: Seconds of processor time that reading one file may take.
         path_fields: How paths of files below a folder become metadata, such as "{team}/{year}/*".
         exclude: Patterns of files and folders that are left out, as in a `.gitignore` file, such as
-            ["old/", "*.log"]; a folder may also hold them in files `.aveybignore`. An index keeps
-            them for later syncs; [] clears them.
+            ["old/", "*.log"]; a folder may also hold them in files `.aveybignore`.
         ocr_seconds: Seconds that OCR of one page may take. Default 60.
         ocr_languages: Languages of scanned pages as Tesseract names them, such as "deu+eng"; None
             (default) are all that are installed.
@@ -405,6 +408,9 @@ def _language_name(name: str) -> str:
     return language(name).name
 
 
+_TEXTS_OR_NONE = ("encoding", "path_fields", "ocr_languages")
+
+
 def reading_of(options: Mapping[str, Any]) -> Reading:
     """Return the `Reading` that options ask for."""
     names = {
@@ -413,6 +419,7 @@ def reading_of(options: Mapping[str, Any]) -> Reading:
         if f"{name}_field" in options
     }
     fields = {name: options[name] for name in Reading.__annotations__ if name in options}
+    fields |= {name: None for name in _TEXTS_OR_NONE if fields.get(name) == ""}
     fields["types"] = dict(options.get("types") or {})
     patterns = options.get("exclude") or ()
     check_patterns(patterns)

@@ -151,6 +151,23 @@ def test_a_sync_reads_a_folder_as_before_unless_it_says_otherwise(
     assert read_manifest(root).reading == {}
 
 
+def test_a_sync_forgets_how_a_folder_was_read_where_it_is_told_to(
+    run: Run, folder: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "ix"
+    kept = {"--encoding": "latin-1", "--path-fields": "{file}", "--ocr-languages": "eng"}
+    run("build", folder, "-o", root, "--quiet", *(word for pair in kept.items() for word in pair))
+    assert read_manifest(root).reading == {
+        "encoding": "latin-1",
+        "path_fields": "{file}",
+        "ocr_languages": "eng",
+    }
+    for option in kept:
+        done = run("sync", folder, "-o", root, "--quiet", option, "")
+        assert done.exit_code == 0, done.output
+    assert read_manifest(root).reading == {}
+
+
 def test_counts_types_and_filters_that_find_nothing(
     run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
