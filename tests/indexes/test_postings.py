@@ -13,6 +13,7 @@ import pytest
 from aveyb_retrieval import Index, Retriever, build_index
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.nearest.faiss_file import best_halves
+from aveyb_retrieval.indexes.store import manifest
 from aveyb_retrieval.indexes.store.mapped import LocalBytes
 from aveyb_retrieval.indexes.store.postings import FreshLists, WordLists, bm25
 from aveyb_retrieval.indexes.store.word_parts import (
@@ -239,3 +240,31 @@ def test_a_reader_that_follows_a_writer_keeps_the_words_of_its_version_alone(
             index.add([{"_id": f"new{number}", "text": "word1 anew"}])
             index.compact()
             reader.reopen()
+
+
+def test_counts_that_do_not_fit_their_positions_are_not_merged() -> None:
+    """Each word's positions lie behind those of the words before it: one count moves them all."""
+    for step in (-1, 1):
+        part = _part(_rows(0, 50, 4))
+        counts = part.counts.copy()
+        counts[counts.argmax()] = int(counts.max()) + step
+        with pytest.raises(ValueError, match="positions that do not fit"):
+            merge_parts([replace(part, counts=counts)], lambda numbers: numbers >= 0)
+
+
+def test_a_change_of_an_index_with_a_damaged_count_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manifest, "_QUICK_BYTES", 0)
+    build_index(make_documents(60), tmp_path / "ix", model=FakeEmbedder())
+    for path in (tmp_path / "ix" / "words").iterdir():
+        part = WordPart.open(LocalBytes.map(path))
+        counts = part.counts.copy()
+        counts[0] += 1
+        replace(part, counts=counts, source=None).write(path)
+    with (
+        Index.open(tmp_path / "ix", model=FakeEmbedder()) as index,
+        pytest.raises(IndexFormatError, match="missing or damaged"),
+    ):
+        index.add([{"_id": "new", "text": "rubber seals"}])
+        index.compact()

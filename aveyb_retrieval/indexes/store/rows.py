@@ -13,7 +13,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from functools import cached_property, partial
-from itertools import chain
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -53,6 +53,7 @@ VECTOR, WORDS, FORMS, CALLED = "vector", "words", "forms", "names"
 CALLED_BY = "called"  # the words of `CALLED` and those of the beginning, apart
 SPAN = ("start", "stop")
 MAX_PIECE_ROWS = 1 << 20  # that are merged
+_RUN_BYTES = 32 << 20  # of words whose lists are made together; it takes twelve times the memory
 MAX_DOCUMENT_NUMBER = 1 << 32  # which are there is kept in memory, a byte each
 
 
@@ -535,9 +536,13 @@ class WordIndex:
             (rows[table.key].to_numpy(), rows[self._column].combine_chunks())
             for rows in table.batches([table.key, self._column], self.stop)
         )
-        made = make_part(texts)
+        made = make_part(
+            some for numbers, words in texts for some in _slices(numbers, words, _RUN_BYTES)
+        )
         if old:
-            made = merge_parts([*(self._open(part.file) for part in old), made], table.alive)
+            with damage(table.path):
+                opened = [self._open(part.file) for part in old]
+                made = merge_parts([*opened, made], table.alive)
         first = first_parts[-1].stop if first_parts else 0
         stop = max(table.pieces[-1].stop if table.pieces else 0, self.stop, first)
         rows = sum(table.indexed_from(self.stop)) + sum(part.rows for part in old)
@@ -550,6 +555,16 @@ class WordIndex:
         """Forget what was read of rows or parts: they are others now."""
         for name in ("lists", "vocabulary", "_fresh"):
             self.__dict__.pop(name, None)
+
+
+def _slices(
+    numbers: IntArray, words: pa.LargeStringArray, size: int
+) -> Iterator[tuple[IntArray, pa.LargeStringArray]]:
+    """Divide rows `[n]` so that their words take about `size` bytes, or are those of one row."""
+    ends = np.frombuffer(words.buffers()[1], np.int64)[words.offset + 1 :][: len(words)]
+    last = np.flatnonzero(np.diff((ends - ends[:1]) // size))
+    for start, stop in pairwise([0, *(last + 1).tolist(), len(words)]):
+        yield numbers[start:stop], words[start:stop]
 
 
 def _texts(name: str, parts: Sequence[FoundRows], count: int) -> list[bytes]:

@@ -8,7 +8,7 @@ A part is one Arrow file of the words of some rows. It has one record, whose col
     row       which rows hold each word, ascending, as positions in `number`, `[p]`
     count     how often each of them does, `[p]`
     end       where the occurrences of each word end in `position`, `[w]`
-    position  how many words of its row stand before each occurrence, row after row, `[t]`
+    position  how many words of its row are before each occurrence, row after row, `[t]`
     number    our numbers of the rows that have words, ascending, `[n]`
     length    how many words each of them has, `[n]`
 
@@ -44,7 +44,7 @@ _BLANK = ord(" ")
 _COLUMNS = ("word", "shared", "stop", "row", "count", "end", "position", "number", "length")
 _LOW_BITS = 32  # of two whole numbers in one of 64 bits, which are sorted together
 _LOW = (1 << _LOW_BITS) - 1
-_ROWS_AT_ONCE = 1 << 14  # whose positions fit into a processor's cache
+_OCCURRENCES_AT_ONCE = 1 << 16  # that fit into a processor's cache
 _COPIED_AT_ONCE = 1 << 22  # elements, when parts are merged
 _NOTHING = np.empty(0, np.int64)
 
@@ -126,20 +126,24 @@ class WordPart:
         if len(of_words) < len(places):
             return _NOTHING
         holds_all = np.ones(len(self.numbers), np.bool_)
+        occurring = np.zeros(len(self.numbers), np.int64)  # how often each row holds any of them
         for place in set(of_words):
+            listed, counts = self.listed(place)
             holds = np.zeros(len(self.numbers), np.bool_)
-            holds[self._rows_of(place)] = True
+            holds[listed] = True
             holds_all &= holds
-        if len(phrase) == 1 or not holds_all.any():
-            return np.flatnonzero(holds_all)
+            occurring[listed] += counts
+        rows = np.flatnonzero(holds_all)
+        if len(phrase) == 1 or not len(rows):
+            return rows
         lists = {place: self._occurrences(place) for place in set(of_words)}
-        holding = [_NOTHING]
-        for start in range(0, len(holds_all), _ROWS_AT_ONCE):
-            rows = slice(start, start + _ROWS_AT_ONCE)
-            keys = {place: lists[place].keys(holds_all, rows) for place in lists}
+        groups = np.cumsum(occurring[rows]) // _OCCURRENCES_AT_ONCE
+        holding = []
+        for block in np.split(rows, np.flatnonzero(np.diff(groups)) + 1):
+            keys = {place: lists[place].keys(holds_all, block[0], block[-1]) for place in lists}
             following = keys[of_words[0]]
             for place in of_words[1:]:
-                following = _common(following + 1, keys[place])
+                following = _intersect(following + 1, keys[place])
             of_rows = following >> _LOW_BITS
             holding.append(of_rows[np.diff(of_rows, prepend=-1) > 0])
         return np.concatenate(holding)
@@ -213,26 +217,29 @@ class _Occurrences:
     Attributes:
         rows: The rows, ascending, `[p]`.
         ends: Where the positions of each row end, `[p]`.
-        positions: How many words of its row stand before each occurrence, `[t]`.
+        positions: How many words of its row are before each occurrence, `[t]`.
     """
 
     rows: npt.NDArray[np.unsignedinteger]
     ends: IntArray
     positions: npt.NDArray[np.unsignedinteger]
 
-    def keys(self, holds_all: BoolArray, rows: slice) -> npt.NDArray[np.int64]:
-        """A row and a position in one number, ascending, `[m]`: of those of `rows` that
-        `holds_all` `[n]` says true of.
+    def keys(self, chosen: BoolArray, first: int, last: int) -> npt.NDArray[np.int64]:
+        """A row and a position in one number, ascending, `[m]`: of the rows from `first` to `last`
+        that are `chosen` `[n]`.
         """
-        first, last = np.searchsorted(self.rows, np.array([rows.start, rows.stop]))
-        at = first + np.flatnonzero(holds_all[self.rows[first:last]])
+        # in the type of the list: else all of it is converted
+        number = self.rows.dtype.type
+        start = int(np.searchsorted(self.rows, number(first)))
+        stop = int(np.searchsorted(self.rows, number(last), side="right"))
+        at = start + np.flatnonzero(chosen[self.rows[start:stop]])
         sizes = self.ends[at] - np.where(at > 0, self.ends[at - 1], 0)
         positions = self.positions[ranges(self.ends[at] - sizes, sizes)].astype(np.int64)
         keys: npt.NDArray[np.int64] = np.repeat(self.rows[at].astype(np.int64) << _LOW_BITS, sizes)
         return keys | positions
 
 
-def _common(numbers: IntArray, others: IntArray) -> IntArray:
+def _intersect(numbers: IntArray, others: IntArray) -> IntArray:
     """The numbers that are in both of two arrays, which ascend without repeats."""
     both = np.sort(np.concatenate([numbers, others]), kind="stable")  # which merges two runs
     return both[:-1][both[:-1] == both[1:]]
@@ -289,7 +296,7 @@ def make_part(texts: Iterable[tuple[IntArray, pa.LargeStringArray]]) -> WordPart
     spelled = pa.array(list(dictionary), pa.large_string())
     ascending, place = _ascending(spelled)
     renumbered = [replace(run, words=place[run.words]) for run in runs]
-    return _joined(ascending, renumbered, numbers, lengths)
+    return _join(ascending, renumbered, numbers, lengths)
 
 
 def _ascending(words: pa.LargeStringArray) -> tuple[pa.LargeStringArray, IntArray]:
@@ -382,6 +389,9 @@ def merge_parts(parts: Sequence[WordPart], live: Callable[[IntArray], BoolArray]
         new_rows = (np.cumsum(is_live) - 1 + count).astype(np.uint32)
         rows, counts, positions = part.rows, part.counts, part.positions
         sizes = np.diff(part.words.stops, prepend=0)
+        totals = _Run(words, sizes, rows, counts, positions).totals
+        if not np.array_equal(totals, np.diff(part.ends, prepend=0)):
+            raise ValueError("positions that do not fit their counts")
         if not is_live.all():
             stays = is_live[rows]
             sums = np.concatenate([[0], np.cumsum(stays)])
@@ -392,10 +402,10 @@ def merge_parts(parts: Sequence[WordPart], live: Callable[[IntArray], BoolArray]
         numbers.append(part.numbers[is_live])
         lengths.append(part.lengths[is_live])
         count += int(is_live.sum())
-    return _joined(ascending, runs, numbers, lengths)
+    return _join(ascending, runs, numbers, lengths)
 
 
-def _joined(
+def _join(
     words: pa.LargeStringArray,
     runs: Sequence[_Run],
     numbers: Sequence[IntArray],
@@ -415,11 +425,11 @@ def _joined(
     next_row, next_position = np.cumsum(sizes) - sizes, np.cumsum(totals) - totals
     for run in runs:
         order = np.argsort(run.words, kind="stable")
-        for target, source in _moves(next_row[run.words], run.sizes, order):
+        for target, source in _plan_moves(next_row[run.words], run.sizes, order):
             rows[target] = run.rows[source]
             counts[target] = run.counts[source]
         next_row[run.words] += run.sizes
-        for target, source in _moves(next_position[run.words], run.totals, order):
+        for target, source in _plan_moves(next_position[run.words], run.totals, order):
             positions[target] = run.positions[source]
         next_position[run.words] += run.totals
     if (sizes == 0).any():
@@ -432,7 +442,7 @@ def _joined(
     return WordPart(spelled, rows, counts, np.cumsum(totals), positions, number, length)
 
 
-def _moves(
+def _plan_moves(
     targets: IntArray, sizes: IntArray, order: IntArray
 ) -> Iterator[tuple[IntArray, IntArray]]:
     """From where to where the lists of words go that follow each other and have these sizes, `[w]`:
