@@ -223,12 +223,14 @@ def test_what_documents_are_called_by_is_stored_as_it_would_be_read(
     made = [document for form in FORMS for document in contracts(form)]
     for number, document in enumerate(made):
         document["_id"] = f"{number}/{document['_id']}"
+    made[5] |= {"zone": "North", "area": "Quay"}  # not in the order in which Lance has them
     build_index(made[:-3], root, passage_tokens=64)
     one_change.add([*made[-3:], {"_id": "empty", "text": ""}], root)
     one_change.delete(root, [made[2]["_id"]])
     renamed = made[3]["_id"]
     one_change.update_metadata(root, {"client": "Siskin GmbH"}, [renamed])
     one_change.update_metadata(root, {"pages": 12}, [made[4]["_id"]])  # names nothing
+    one_change.upsert([{**made[5], "pages": 12}], root)
     with Retriever.load(root) as retriever, retriever._engine.view() as view:
         docs = view.matching(view.select({})).tolist()
         read = named_documents.read_called(view, [*docs, 12_345])

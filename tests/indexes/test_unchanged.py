@@ -5,12 +5,15 @@ has a class.
 from __future__ import annotations
 
 import errno
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import lance
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from aveyb_retrieval import DiskError, Index, Retriever, build_index
@@ -214,3 +217,20 @@ def test_a_compaction_of_what_is_compact_makes_no_version(index: Index) -> None:
     index.delete(["x"])
     assert index.compact().version != done.version
     assert len(index) == 19
+
+
+def test_deletions_are_told_apart_though_as_many_rows_are_gone(tmp_path: Path) -> None:
+    """What a version deleted is not taken for what another one deleted that took its place."""
+    schema = pa.schema([("doc", pa.int64()), ("passages", pa.int64())])
+    place = tmp_path / "d.lance"
+    table = LanceTable.create(place, schema, "doc")
+    table.append(pa.table({"doc": [1, 2, 3], "passages": [1, 1, 1]}, schema))
+    shutil.copytree(place, tmp_path / "copy.lance")
+    table.delete(np.array([1]))
+    assert table.held[0].tolist() == [2, 3]
+    shutil.rmtree(place)
+    shutil.move(tmp_path / "copy.lance", place)
+    other = LanceTable.open(place, lance.dataset(str(place)).version, "doc")
+    other.delete(np.array([2]))
+    opened = LanceTable.open(place, other.version, "doc", before=table)
+    assert opened.held[0].tolist() == [1, 3]

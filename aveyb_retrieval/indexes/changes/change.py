@@ -65,7 +65,8 @@ def finish(transaction: Transaction, options: FinishOptions) -> Manifest:
 def _bring_up_to_date(transaction: Transaction, kind: Kind, options: FinishOptions) -> None:
     state, encoding = transaction.state, transaction.state.encoding
     vectors = StoredVectors(transaction.tables, kind, encoding.dim)
-    live = state.counts.of(kind)
+    # where files are made anew, the counts may be wrong, too
+    live = len(transaction.tables.numbers(kind)) if options.rebuild else state.counts.of(kind)
     due = due_files.plan(
         state.tiers, kind, state.next_doc, live, state.index, encoding.dim, rebuild=options.rebuild
     )

@@ -561,8 +561,8 @@ _UNORDERED = ("metadata", "edits")
 
 
 def _names(row: Mapping[str, Any]) -> str:
-    """The text whose words a row's document is called by."""
-    return name_text(row["id"], row["title"], json.loads(row["metadata"]))
+    """The text whose words a row's document is called by, in the order of its fields' names."""
+    return name_text(row["id"], row["title"], json.loads(_in_order(row["metadata"]) or "{}"))
 
 
 def _in_order(fields: str | None) -> str | None:

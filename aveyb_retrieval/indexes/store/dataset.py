@@ -151,12 +151,9 @@ class LanceTable:
         columns = {}
         for fragment in self._lance.get_fragments():
             described = fragment.metadata
-            place = (
-                int(fragment.fragment_id),
-                described.files[0].path,
-                str(described.deletion_file),
-                name,
-            )
+            # the list of deleted rows by its file: it only says how many there are
+            deletions = str(fragment.deletion_file()) if described.deletion_file else ""
+            place = (int(fragment.fragment_id), described.files[0].path, deletions, name)
             column = self._kept.get(place)
             if column is None:
                 scanner = self._lance.scanner(
