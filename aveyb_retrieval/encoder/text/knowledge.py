@@ -93,7 +93,7 @@ class Knowledge:
         edges = np.unique(np.append(spans.clip(0, len(text)), 0))
         counts = np.zeros((3, len(edges)), np.int64)  # of letters by kind, before each edge
         before = np.zeros(3, np.int64)
-        firsts = _first_tokens(text, offsets)
+        firsts = _find_groups(text, offsets)
         starts = [0, *(max(0, int(offsets[first, 0])) for first in firsts[1:]), len(text)]
         lasts = [*firsts[1:], len(ids)]
         for first, last, begin, end in zip(firsts, lasts, starts, starts[1:], strict=False):
@@ -106,8 +106,8 @@ class Knowledge:
         every, unread, spelled = counts[:, places[:, 1]] - counts[:, places[:, 0]]
         spelled_share = spelled / np.maximum(every - unread, 1)
         unread_share = unread / np.maximum(every, 1)
-        weights = _falling(spelled_share, KNOWN_SHARE, UNKNOWN_SHARE)
-        weights *= _falling(unread_share, MENTIONED_SHARE, UNREAD_SHARE)
+        weights = _weigh(spelled_share, KNOWN_SHARE, UNKNOWN_SHARE)
+        weights *= _weigh(unread_share, MENTIONED_SHARE, UNREAD_SHARE)
         return weights.astype(np.float32)
 
     def weight(self, text: str, ids: np.ndarray, offsets: np.ndarray) -> float:
@@ -115,18 +115,19 @@ class Knowledge:
         return float(self.weights(text, ids, offsets, np.array([[0, len(text)]]))[0])
 
 
-def _falling(shares: np.ndarray, full: float, none: float) -> np.ndarray:
+def _weigh(shares: np.ndarray, full: float, none: float) -> np.ndarray:
     """Return 1 for shares up to `full`, 0 from `none` on, and the line between."""
     return ((none - shares) / (none - full)).clip(0, 1)
 
 
-def _first_tokens(text: str, offsets: np.ndarray) -> list[int]:
+def _find_groups(text: str, offsets: np.ndarray) -> list[int]:
     """Return where each group of tokens begins that are counted together: with a word."""
-    firsts = [0]
-    while (first := firsts[-1] + _TOKENS_AT_ONCE) < len(offsets):
+    firsts, first = [0], _TOKENS_AT_ONCE
+    while first < len(offsets):
         starts = offsets[first : first + _TOKENS_PER_WORD, 0].tolist()
-        first += next((n for n, start in enumerate(starts) if not _is_inside(text, start)), 0)
-        firsts.append(first)
+        of_word = next((n for n, start in enumerate(starts) if not _is_inside(text, start)), 0)
+        firsts.append(first + of_word)
+        first = firsts[-1] + _TOKENS_AT_ONCE
     return firsts
 
 
