@@ -207,6 +207,8 @@ def pieces_of(tokenizer: Tokenizer) -> list[str | None]:
         elif bytewise:
             text = tokenizer.decoder.decode([piece])
             pieces[number] = None if "\ufffd" in text else text.strip(" ")
+        elif piece.isalpha():  # nearly all: without a mark
+            pieces[number] = piece
         elif _BYTE.fullmatch(piece):
             pieces[number] = None
         else:
