@@ -361,7 +361,7 @@ def print_report(report: Report, *, verbose: bool = False) -> None:
         lost = (
             f"{plural(report.cut_documents, 'document')} lost {plural(report.cut_tokens, 'token')}"
         )
-        click.echo(f"cut by --max-tokens: {lost}", err=True)
+        click.echo(f"cut by --max-tokens or the model's window: {lost}", err=True)
     if report.rejected:
         rejected = plural(report.rejected, "line or file", "lines or files")
         click.echo(f"left out: {rejected}, listed with reasons in {report.rejected_file}", err=True)

@@ -218,7 +218,7 @@ def test_titles_and_reasons_are_bounded(tmp_path: Path) -> None:
     assert len(rejected.reason) == 300
 
 
-def test_every_kind_is_read_in_the_limited_process(tmp_path: Path) -> None:
+def test_files_are_read_in_a_limited_process(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("x" * 10_000_000)
     kind = kind_of(path)

@@ -232,6 +232,8 @@ def test_passages_must_fit_into_the_window(folder: Path) -> None:
         match=r"passage_tokens is 128; .* reads 40 tokens at once, 4 of them .*at most 36",
     ):
         SentenceEmbedder.load(folder, passage_size=PassageSize(128))
+    with pytest.raises(ConfigError, match=r"is 32, passage_overlap 8; .*at most 36 together"):
+        SentenceEmbedder.load(folder, passage_size=PassageSize(32, overlap=8))
     fitted = SentenceEmbedder.load(folder).passage_size
     assert fitted.tokens == 36, "the default gives way"
 

@@ -472,6 +472,13 @@ def of_a_pickle(path: Path) -> None:
             "one per document": lambda path: build_index(
                 [*TWO], path, vectors=np.ones((2, 3), np.float32)
             ),
+            "passage_overlap=8 .* no passages are cut": lambda path: build_index(
+                [*TWO],
+                path,
+                vectors=np.ones((2, 3), np.float32),
+                granularity="document",
+                passage_overlap=8,
+            ),
         },
     }
 )

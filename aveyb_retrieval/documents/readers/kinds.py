@@ -74,7 +74,8 @@ _DAY = re.compile(r"\d{4}-\d\d-\d\d")
 USERS_FILE = "users.json"  # of Slack, above its channels
 
 PICTURE = "picture"
-# Each name is one of _READERS or _HOLDERS, below, or of LANGUAGES.
+# Each name is one of _READERS or _HOLDERS, below, or of LANGUAGES, or CHAT. What a reader makes of
+# headings, lists and pages is said by `FileText`.
 SUFFIXES = {
     ".pdf": "pdf", ".docx": "docx", ".odt": "odt", ".rtf": "rtf", ".epub": "epub", ".pptx": "pptx",
     ".xlsx": "spreadsheet", ".xlsm": "spreadsheet", ".xls": "spreadsheet", ".ods": "spreadsheet",

@@ -134,11 +134,14 @@ class WindowEncoder(TextEncoder):
                 self.window - self._overhead if self.window is not None else DEFAULT_SIZE.tokens
             )
             size = PassageSize(min(DEFAULT_SIZE.tokens, fitting))
-        if self.window is not None and size.tokens > self.window - self._overhead:
+        longest = size.tokens + size.overlap
+        if self.window is not None and longest > self.window - self._overhead:
+            given = f"passage_tokens is {size.tokens}"
+            given += f", passage_overlap {size.overlap}" if size.overlap else ""
             raise ConfigError(
-                f"passage_tokens is {size.tokens}; {self.model_name} reads {self.window} tokens at"
-                f" once, {self._overhead} of them its own marks and prompt: give at most"
-                f" {self.window - self._overhead}"
+                f"{given}; {self.model_name} reads {self.window} tokens at once, {self._overhead}"
+                f" of them its own marks and prompt: give at most {self.window - self._overhead}"
+                " together"
             )
         if size.titled:
             raise ConfigError(

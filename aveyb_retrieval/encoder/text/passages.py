@@ -16,12 +16,12 @@ a passage begins, the next one begins at the best place within reach:
     a character                      only inside a word that is too long
 
 and of the best kind the farthest one. Where a mail begins to repeat (a quotation, a signature), the
-next one begins in any case. So a passage has at most `tokens` tokens, and all but rare
-ones have a quarter of that or more; the last cut leaves as much behind it. A choice depends on the
-text up to a passage's length ahead, so a text that grows keeps its passages up to the one before
-last. White space and prompts are not counted. Words and characters are those of Unicode's annex 29,
-from the package regex. What each rule looks at is bounded, so the time grows linearly with the
-text.
+next one begins in any case. So a passage has at most `tokens` tokens, beside what it shares with
+the one before, and all but rare ones have a quarter of that or more; the last cut leaves as much
+behind it. A choice depends on the text up to a passage's length ahead, so a text that grows keeps
+its passages up to the one before last. White space and prompts are not counted. Words and
+characters are those of Unicode's annex 29, from the package regex. What each rule looks at is
+bounded, so the time grows linearly with the text.
 """
 
 from __future__ import annotations
@@ -419,8 +419,9 @@ class PassageSize:
     """How long passages are.
 
     Attributes:
-        tokens: At most so many tokens in a passage (16 to 8,192). One that ends at a paragraph has
-            at least half of them, one that ends at a heading or a sentence a quarter.
+        tokens: At most so many tokens in a passage (16 to 8,192), beside `overlap`. One that ends
+            at a paragraph has at least half of them, one that ends at a heading or a sentence a
+            quarter.
         overlap: A passage begins with the last whole sentences of the one before, up to so many
             tokens (with its last lines or words where a sentence is longer); at most half of
             `tokens`. `passage_overlap` of `build_index`.

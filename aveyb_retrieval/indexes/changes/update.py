@@ -132,6 +132,9 @@ def build_index(
     return run_change(index_dir, job, work, state=state, **writing_of(options))
 
 
+_OF_PASSAGES = ("passage_tokens", "passage_overlap", "late")
+
+
 def _open_source(
     corpus: Source | None, out: IndexDirectory, options: Mapping[str, Any]
 ) -> tuple[VectorSource, Encoding, Any]:
@@ -172,6 +175,12 @@ def _open_source(
             " 'document'"
         )
     else:
+        for name in _OF_PASSAGES:
+            if name in options:
+                raise ConfigError(
+                    f"{name}={options[name]!r} with ready-made vectors: they are one per document,"
+                    " and no passages are cut"
+                )
         dtype = options.get("storage_dtype", "float32")
         encoding = named or Encoding(
             None, None, ready.dim, "document", storage_dtype=dtype, **word_rules(options)
@@ -186,7 +195,7 @@ def _encoding_of_shards(
     where it may be.
     """
     made = shards.encoding
-    for name in ("passage_tokens", "passage_overlap", "late", "max_tokens"):
+    for name in (*_OF_PASSAGES, "max_tokens"):
         option = options.get(name)
         if option is not None and option != getattr(made, name):
             raise ConfigError(

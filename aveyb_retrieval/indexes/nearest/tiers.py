@@ -67,7 +67,7 @@ def best(
     """The `k` best of candidates that come in blocks of ids `[m]` and scores `[n, m]`, as `top`
     gives them.
     """
-    best = np.full((n, 0), -np.inf, dtype=np.float32), np.full((n, 0), -1, dtype=np.int64)
+    so_far = np.full((n, 0), -np.inf, dtype=np.float32), np.full((n, 0), -1, dtype=np.int64)
     for ids, scores in blocks:
         if len(ids) > k:
             # every score that ties with the k-th is kept, so that `top` decides between equals and
@@ -76,10 +76,9 @@ def best(
             columns = np.flatnonzero((scores >= least[:, None]).any(axis=0))
             ids, scores = ids[columns], scores[:, columns]
         rows = np.broadcast_to(ids, scores.shape)
-        best = top(
-            np.concatenate([best[0], scores], axis=1), np.concatenate([best[1], rows], axis=1), k
-        )
-    return best if best[0].shape[1] == k else top(*best, k)
+        values = np.concatenate([so_far[0], scores], axis=1)
+        so_far = top(values, np.concatenate([so_far[1], rows], axis=1), k)
+    return so_far if so_far[0].shape[1] == k else top(*so_far, k)
 
 
 SAME_SUM_ERROR = 1e-5  # by which sums in float32 of the same numbers may differ

@@ -16,6 +16,7 @@ import numpy as np
 
 from aveyb_retrieval.indexes.search.dates import instant
 from aveyb_retrieval.indexes.search.matches import Matches
+from aveyb_retrieval.indexes.search.passage_scores import SHOWN_WEIGHT
 from aveyb_retrieval.indexes.search.scores import score_passages
 from aveyb_retrieval.indexes.search.unlinked_replies import conversations
 from aveyb_retrieval.indexes.store.copies import NO_THREAD
@@ -181,7 +182,7 @@ class Conversations:
         evidence = self._evidence
         if evidence.options.mode == "dense":
             return scored.score.astype(np.float64) - evidence.background
-        own = scored.of_both(0.5) if evidence.options.mode == "hybrid" else scored.score
+        own = scored.of_both(SHOWN_WEIGHT) if evidence.options.mode == "hybrid" else scored.score
         return (own / evidence.view.passage_shares(scored.ids)).astype(np.float64)
 
 

@@ -149,7 +149,11 @@ class NamedDocuments:
 
 
 def find_named_documents(evidence: Evidence) -> NamedDocuments | None:
-    """Find the documents that a question names; None if there are none, or no passages to rank."""
+    """Find the documents that a question names; None if there are none.
+
+    Also None where names do not count: in other modes than hybrid, without passages to rank, and
+    beside conditions such as `"a phrase"`.
+    """
     question, options, view = evidence.question, evidence.options, evidence.view
     is_text = bool(question.text) and not question.conditions
     if options.mode != "hybrid" or "passage" not in options.kinds or not is_text:

@@ -50,8 +50,8 @@ class SearchOptions(TypedDict, total=False):
             None: all that the index has.
         fusion: "weighted" (default): the scores by vectors and by words, each divided by its
             maximum, and the score of the best passage. "rrf": reciprocal ranks.
-        weight: Weight of the vectors in weighted fusion, 0 to 1; the words have the rest. Default
-            0.5.
+        weight: Weight of the vectors in weighted fusion, 0 to 1; the words have the rest. It ranks
+            documents, and chooses no passage of theirs. Default 0.5.
         rerank: Orders the candidates again. "maxsim": late interaction, added to the score of a
             hybrid search, with the token vectors of the index, or else the candidates are encoded
             again. "token-vectors": the same, but an error if the index has none. Or a

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 # by benchmarks/cpu/fit.py
 COSINE_WEIGHT = 2.0
 NEIGHBOR_WEIGHT = 0.3
+SHOWN_WEIGHT = 0.5  # of vectors, whatever `weight` a search has: confidence is calibrated with it
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +149,7 @@ def score_hybrid(
     are among them. `known` `[n]` says how well the model knows each and the question, 0 to 1.
     """
     near = COSINE_WEIGHT * known * (cosine - background)
-    own = _together(near, words, 0.5)
+    own = _together(near, words, SHOWN_WEIGHT)
     score = own + NEIGHBOR_WEIGHT * better_neighbor(ids, own)
     return PassageScores(ids, score, score, cosine, words, near)
 
