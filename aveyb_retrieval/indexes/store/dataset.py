@@ -144,27 +144,29 @@ class LanceTable:
         return self._lance.to_table(columns=columns, filter=where, limit=limit)
 
     @guarded
-    def column(self, name: str) -> pa.ChunkedArray:
-        """A column of all rows in the dataset's order, kept in memory: each fragment is read once,
+    def columns(self, *names: str) -> list[pa.ChunkedArray]:
+        """Columns of all rows in the dataset's order, kept in memory: each fragment is read once,
         for all versions that have it.
         """
-        columns = {}
+        kept, columns = self._kept, dict[tuple[int, str, str, str], pa.ChunkedArray]()
         for fragment in self._lance.get_fragments():
             described = fragment.metadata
             # the list of deleted rows by its file: it only says how many there are
             deletions = str(fragment.deletion_file()) if described.deletion_file else ""
-            place = (int(fragment.fragment_id), described.files[0].path, deletions, name)
-            column = self._kept.get(place)
-            if column is None:
+            place = (int(fragment.fragment_id), described.files[0].path, deletions)
+            missing = [name for name in names if (*place, name) not in kept]
+            if missing:
                 scanner = self._lance.scanner(
-                    columns=[name], fragments=[fragment], scan_in_order=True
+                    columns=missing, fragments=[fragment], scan_in_order=True
                 )
-                column = scanner.to_table()[name]
-            columns[place] = column
-        others = {place: kept for place, kept in self._kept.items() if place[-1] != name}
-        self._kept = others | columns
-        chunks = [chunk for column in columns.values() for chunk in column.chunks]
-        return pa.chunked_array(chunks, self.schema.field(name).type)
+                read = scanner.to_table()
+                columns |= {(*place, name): read[name] for name in missing}
+            columns |= {(*place, name): kept[*place, name] for name in {*names} - {*missing}}
+        self._kept = {key: column for key, column in kept.items() if key[-1] not in names} | columns
+        chunks = {name: list[pa.Array]() for name in names}
+        for (*_, name), column in columns.items():
+            chunks[name] += column.chunks
+        return [pa.chunked_array(chunks[name], self.schema.field(name).type) for name in names]
 
     @cached_property
     @guarded
@@ -181,7 +183,7 @@ class LanceTable:
     @cached_property
     def _columns(self) -> tuple[IntArray, IntArray]:
         """The numbers `[n]` and the column `HELD` `[n]` of all stored rows in their order."""
-        numbers, values = (self.column(name).to_numpy() for name in (self.key, HELD))
+        numbers, values = (column.to_numpy() for column in self.columns(self.key, HELD))
         if any(column.dtype != np.int64 for column in (numbers, values)):
             raise ValueError("documents without numbers, or counts of passages")
         if ((values < 0) | (values > MAX_PASSAGES)).any():

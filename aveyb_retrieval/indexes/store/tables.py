@@ -481,7 +481,7 @@ class Tables:
 
     def languages(self) -> dict[str, int]:
         """How many documents are in each language, by its code, most first."""
-        column = self.documents.column("language").drop_null()
+        column = self.documents.columns("language")[0].drop_null()
         counts = {row["values"]: row["counts"] for row in column.value_counts().to_pylist()}
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
@@ -513,7 +513,7 @@ class Tables:
         """Numbers `[n]`, ascending, and weights `[n]` of all vectors that weigh less than 1."""
         if kind == "passage":
             return self.passages.below_one(WEIGHT)
-        numbers, weights = (self.documents.column(name).to_numpy() for name in ("doc", WEIGHT))
+        numbers, weights = (c.to_numpy() for c in self.documents.columns("doc", WEIGHT))
         light = np.flatnonzero(weights < 1)
         light = light[np.argsort(numbers[light])]
         return numbers[light], weights[light]
