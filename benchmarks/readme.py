@@ -736,7 +736,7 @@ BLOCKS: dict[str, Sequence[Table | Paragraph] | Callable[[], str]] = {
                 "disk": "{disk}",
                 "reader's own memory": "{reader MB:.0f} MB",
                 "and mapped files, at most": "{mapped:.1f} GB",
-                "build, vectors given": "{build s:.2g} s",
+                "build, vectors given": "{build}",
                 "hybrid search, p50 / p99": "{hybrid[p50]:.2g} / {hybrid[p99]:.2g} ms",
             },
         )
