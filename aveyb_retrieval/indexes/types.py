@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -283,6 +284,15 @@ def ranges(starts: IntArray, counts: IntArray) -> IntArray:
     """The numbers of ranges, one range after the other: so many from each start `[n]` on."""
     ends = np.cumsum(counts)
     return np.repeat(starts - ends + counts, counts) + np.arange(counts.sum(), dtype=np.int64)
+
+
+def slices_of(sizes: IntArray, limit: int) -> list[slice]:
+    """Divide things of `sizes` `[n]`, in their order, into slices of about `limit` together, or of
+    one that is larger.
+    """
+    groups = np.cumsum(sizes) // limit
+    bounds = np.flatnonzero(np.diff(groups)) + 1
+    return [slice(*pair) for pair in pairwise([0, *bounds.tolist(), len(sizes)])]
 
 
 # of `eights`, by how many are meant

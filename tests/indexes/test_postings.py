@@ -13,7 +13,7 @@ import pytest
 from aveyb_retrieval import Index, Retriever, build_index
 from aveyb_retrieval.errors import IndexFormatError
 from aveyb_retrieval.indexes.nearest.faiss_file import best_halves
-from aveyb_retrieval.indexes.store import manifest
+from aveyb_retrieval.indexes.store import manifest, word_parts
 from aveyb_retrieval.indexes.store.mapped import LocalBytes
 from aveyb_retrieval.indexes.store.postings import FreshLists, WordLists, bm25
 from aveyb_retrieval.indexes.store.word_parts import (
@@ -156,12 +156,13 @@ def _in_order() -> tuple[WordPart, list[list[str]]]:
     return merge_parts(halves, lambda numbers: numbers >= 0), rows
 
 
-@pytest.mark.parametrize("bytes_at_once", [8, 100, BYTES_AT_ONCE])
+@pytest.mark.parametrize("at_once", [8, 100, BYTES_AT_ONCE])
 @pytest.mark.parametrize("phrase", ["ab", "aa", "abc", "cabac", "a", "az", "hgfe"])
 def test_a_part_knows_which_rows_hold_words_one_after_another(
-    phrase: str, bytes_at_once: int, monkeypatch: pytest.MonkeyPatch
+    phrase: str, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("aveyb_retrieval.indexes.store.word_parts.BYTES_AT_ONCE", bytes_at_once)
+    for limit in ("BYTES_AT_ONCE", "_OCCURRENCES_AT_ONCE", "_COPIED_AT_ONCE"):
+        monkeypatch.setattr(word_parts, limit, at_once)
     part, rows = _in_order()
     here = [row for row, words in enumerate(rows) if phrase in "".join(words)]
     assert part.numbers[part.holding(tuple(phrase))].tolist() == here

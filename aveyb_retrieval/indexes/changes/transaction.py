@@ -562,7 +562,8 @@ _UNORDERED = ("metadata", "edits")
 
 def _names(row: Mapping[str, Any]) -> str:
     """The text whose words a row's document is called by, in the order of its fields' names."""
-    return name_text(row["id"], row["title"], json.loads(_in_order(row["metadata"]) or "{}"))
+    metadata = json.loads(row["metadata"], object_pairs_hook=lambda pairs: dict(sorted(pairs)))
+    return name_text(row["id"], row["title"], metadata)
 
 
 def _in_order(fields: str | None) -> str | None:

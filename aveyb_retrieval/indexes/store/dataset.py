@@ -174,14 +174,14 @@ class LanceTable:
         """The numbers `[n]` of all stored rows, ascending, and the column `HELD` `[n]`: kept in
         memory.
         """
-        numbers, values = self._columns
+        numbers, values = self._numbers_and_counts
         if (np.diff(numbers) > 0).all():
             return numbers, values
         order = np.argsort(numbers, kind="stable")
         return numbers[order], values[order]
 
     @cached_property
-    def _columns(self) -> tuple[IntArray, IntArray]:
+    def _numbers_and_counts(self) -> tuple[IntArray, IntArray]:
         """The numbers `[n]` and the column `HELD` `[n]` of all stored rows in their order."""
         numbers, values = (column.to_numpy() for column in self.columns(self.key, HELD))
         if any(column.dtype != np.int64 for column in (numbers, values)):
@@ -193,7 +193,7 @@ class LanceTable:
     @cached_property
     def _positions(self) -> tuple[IntArray, IntArray]:
         """The numbers of all rows, ascending `[n]`, and their positions in the dataset's order."""
-        numbers, _ = self._columns
+        numbers, _ = self._numbers_and_counts
         if (np.diff(numbers) > 0).all():
             return numbers, np.arange(len(numbers))
         order = np.argsort(numbers, kind="stable")
@@ -271,7 +271,7 @@ class LanceTable:
     def _moved(self, opened: lance.LanceDataset) -> None:
         """Take over what a write made of the dataset."""
         self._lance = opened
-        for name in ("_columns", "_positions", "held"):
+        for name in ("_numbers_and_counts", "_positions", "held"):
             self.__dict__.pop(name, None)
 
     # --- files -----------------------------------------------------------------------------------

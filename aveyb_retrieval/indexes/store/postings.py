@@ -103,14 +103,14 @@ class WordLists:
         return postings[keep(postings["number"])]
 
     def holding(self, phrase: Sequence[str]) -> tuple[IntArray, IntArray]:
-        """Numbers `[n]` of the rows of parts that hold some words one after another, and `[m]` of
-        those in no part that hold all of them in any order, both ascending.
+        """Numbers `[n]` of the rows of parts that hold some words one after another, and `[m]`,
+        ascending, of those in no part that hold all of them in any order.
         """
         numbers = [part.numbers[part.holding(phrase)] for part in self.parts]
         words = set(phrase)
         rows = [number for number, of_row in self.fresh.rows.items() if words <= of_row.keys()]
-        nothing = np.empty(0, np.int64)
-        return np.sort(np.concatenate([nothing, *numbers])), np.sort(np.array(rows, np.int64))
+        in_parts = np.concatenate([np.empty(0, np.int64), *numbers])
+        return in_parts, np.sort(np.array(rows, np.int64))
 
     def held(self, numbers: IntArray, words: Sequence[str]) -> BoolArray:
         """Which of words `[t]` each of the rows of numbers `[n]` holds: `[n, t]`."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from functools import cached_property, partial
-from itertools import chain, pairwise
+from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -34,7 +34,7 @@ from aveyb_retrieval.indexes.store.postings import FreshLists, WordLists
 from aveyb_retrieval.indexes.store.remote_blocks import StoredBytes
 from aveyb_retrieval.indexes.store.vocabulary import IndexVocabulary
 from aveyb_retrieval.indexes.store.word_parts import WordPart, make_part, merge_parts
-from aveyb_retrieval.indexes.types import ascending
+from aveyb_retrieval.indexes.types import ascending, slices_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -561,10 +561,9 @@ def _slices(
     numbers: IntArray, words: pa.LargeStringArray, size: int
 ) -> Iterator[tuple[IntArray, pa.LargeStringArray]]:
     """Divide rows `[n]` so that their words take about `size` bytes, or are those of one row."""
-    ends = np.frombuffer(words.buffers()[1], np.int64)[words.offset + 1 :][: len(words)]
-    last = np.flatnonzero(np.diff((ends - ends[:1]) // size))
-    for start, stop in pairwise([0, *(last + 1).tolist(), len(words)]):
-        yield numbers[start:stop], words[start:stop]
+    offsets = np.frombuffer(words.buffers()[1], np.int64)[words.offset :][: len(words) + 1]
+    for part in slices_of(np.diff(offsets), size):
+        yield numbers[part], words[part]
 
 
 def _texts(name: str, parts: Sequence[FoundRows], count: int) -> list[bytes]:

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from aveyb_retrieval.indexes.store.mapped import LocalBytes, arrow_writer, read_batches
 from aveyb_retrieval.indexes.store.vocabulary import WordSet
-from aveyb_retrieval.indexes.types import find_in, ranges
+from aveyb_retrieval.indexes.types import find_in, ranges, slices_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -116,7 +116,7 @@ class WordPart:
 
     def listed(self, place: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows `[p]`, ascending, that hold the word at a place, and how often each does."""
-        start, stop = self._range(place)
+        start, stop = _range(self.words.stops, place)
         return self._rows_of(place), _brought(self.source, self.counts[start:stop], self.base)
 
     def holding(self, phrase: Sequence[str]) -> npt.NDArray[np.int64]:
@@ -125,22 +125,24 @@ class WordPart:
         of_words = [place for place in places if place is not None]
         if len(of_words) < len(places):
             return _NOTHING
+        if len(phrase) == 1:
+            return self._rows_of(of_words[0]).astype(np.int64)
+        lists = {place: self.listed(place) for place in of_words}
         holds_all = np.ones(len(self.numbers), np.bool_)
         occurring = np.zeros(len(self.numbers), np.int64)  # how often each row holds any of them
-        for place in set(of_words):
-            listed, counts = self.listed(place)
+        for listed, counts in lists.values():
             holds = np.zeros(len(self.numbers), np.bool_)
             holds[listed] = True
             holds_all &= holds
             occurring[listed] += counts
         rows = np.flatnonzero(holds_all)
-        if len(phrase) == 1 or not len(rows):
+        if not len(rows):
             return rows
-        lists = {place: self._occurrences(place) for place in set(of_words)}
-        groups = np.cumsum(occurring[rows]) // _OCCURRENCES_AT_ONCE
+        occurrences = {place: self._occurrences(place, *lists[place]) for place in lists}
         holding = []
-        for block in np.split(rows, np.flatnonzero(np.diff(groups)) + 1):
-            keys = {place: lists[place].keys(holds_all, block[0], block[-1]) for place in lists}
+        for part in slices_of(occurring[rows], _OCCURRENCES_AT_ONCE):
+            first, last = rows[part][[0, -1]]
+            keys = {place: occurrences[place].keys(holds_all, first, last) for place in lists}
             following = keys[of_words[0]]
             for place in of_words[1:]:
                 following = _intersect(following + 1, keys[place])
@@ -148,27 +150,22 @@ class WordPart:
             holding.append(of_rows[np.diff(of_rows, prepend=-1) > 0])
         return np.concatenate(holding)
 
-    def _occurrences(self, place: int) -> _Occurrences:
-        """Where rows hold the word at a place."""
-        listed, counts = self.listed(place)
-        start, stop = int(self.ends[place - 1]) if place else 0, int(self.ends[place])
+    def _occurrences(self, place: int, rows: np.ndarray, counts: np.ndarray) -> _Occurrences:
+        """Where `rows` `[p]` hold the word at a place, each as often as `counts` `[p]` says."""
+        start, stop = _range(self.ends, place)
         positions = _brought(self.source, self.positions[start:stop], self.base)
         ends = np.cumsum(counts, dtype=np.int64)
         if len(positions) != ends[-1]:
             raise ValueError("a list of positions that are none")
-        return _Occurrences(listed, ends, positions)
+        return _Occurrences(rows, ends, positions)
 
     def _rows_of(self, place: int) -> np.ndarray:
         """Rows `[p]`, ascending, that hold the word at a place."""
-        start, stop = self._range(place)
+        start, stop = _range(self.words.stops, place)
         rows = _brought(self.source, self.rows[start:stop], self.base)
         if len(rows) != stop - start or (len(rows) and int(rows[-1]) >= len(self.numbers)):
             raise ValueError("a list of rows that are none")
         return rows
-
-    def _range(self, place: int) -> tuple[int, int]:
-        """Where the list of the word at a place begins and ends."""
-        return int(self.words.stops[place - 1]) if place else 0, int(self.words.stops[place])
 
     def holds(self, word: str, rows: IntArray) -> BoolArray:
         """Which of rows `[n]`, positions in `numbers`, hold a word."""
@@ -239,6 +236,11 @@ class _Occurrences:
         return keys | positions
 
 
+def _range(ends: IntArray, place: int) -> tuple[int, int]:
+    """Where the run of the word at a place begins and ends, of runs that end at `ends` `[w]`."""
+    return int(ends[place - 1]) if place else 0, int(ends[place])
+
+
 def _intersect(numbers: IntArray, others: IntArray) -> IntArray:
     """The numbers that are in both of two arrays, which ascend without repeats."""
     both = np.sort(np.concatenate([numbers, others]), kind="stable")  # which merges two runs
@@ -267,7 +269,7 @@ class _Run:
     counts: npt.NDArray[np.unsignedinteger]
     positions: npt.NDArray[np.unsignedinteger]
 
-    @property
+    @cached_property
     def totals(self) -> IntArray:
         """How often all rows together hold each word, `[w]`."""
         ends = np.cumsum(self.sizes)
@@ -449,8 +451,8 @@ def _plan_moves(
     some at a time, in the given order of words.
     """
     starts = np.cumsum(sizes) - sizes
-    groups = np.cumsum(sizes[order]) // _COPIED_AT_ONCE
-    for words in np.split(order, np.flatnonzero(np.diff(groups)) + 1):
+    for part in slices_of(sizes[order], _COPIED_AT_ONCE):
+        words = order[part]
         yield ranges(targets[words], sizes[words]), ranges(starts[words], sizes[words])
 
 
