@@ -33,7 +33,7 @@ from aveyb_retrieval.indexes.store.tables import (
     texts_of_passages,
 )
 from aveyb_retrieval.indexes.store.words import spaced
-from aveyb_retrieval.indexes.types import PASSAGE_BITS, rank_of
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, sample_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -140,7 +140,7 @@ def _document_problems(tables: Tables, docs: list[int], manifest: Manifest) -> I
         pages = origin.pages if origin else None
         if content_digest(row["title"], text["text"], row["keywords"] or "") != row["digest"]:
             yield f"{where}: its text is not the one that was encoded"
-        if not _metadata_fit(tables, row) or rank_of(row["id"]) != row["rank"]:
+        if not _metadata_fit(tables, row) or sample_rank(row["id"]) != row["rank"]:
             yield f"{where}: its metadata or its rank are damaged"
         whole = f"{titled_words(row['title'], row['keywords'])}\n{text['text']}"
         if text[WORDS] != rules.stored(whole) or (

@@ -41,7 +41,7 @@ from aveyb_retrieval.indexes.store.tables import (
     StoredDocument,
     StoredPassages,
 )
-from aveyb_retrieval.indexes.types import PASSAGE_BITS, expand_passages, rank_of
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, expand_passages, sample_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -178,7 +178,7 @@ class CollectionView(ABC):
     def find(self, ids: Sequence[str]) -> dict[str, int]:
         sought_ids = set(ids)
         rows = self.read(
-            "document", ("id", "number"), [rank_of(name) for name in sought_ids], by="rank"
+            "document", ("id", "number"), [sample_rank(name) for name in sought_ids], by="rank"
         )
         return {name: number for name, number in rows if name in sought_ids}
 
@@ -596,7 +596,7 @@ class Collection(ABC):
             [record.title, text, record.metadata_json, record.pages_json], ensure_ascii=False
         )
         (facts, bounds), words = describe(record.metadata), kept_words(rules, record.title, text)
-        rank, name = rank_of(record.id), record.id
+        rank, name = sample_rank(record.id), record.id
         return (
             DocumentRow(
                 number, rank, name, stored, len(passages), facts, bounds, words, row.vector

@@ -161,6 +161,15 @@ class WatchedEncoder(Protocol):
 
 
 @runtime_checkable
+class PlacedEncoder(Protocol):
+    """A model that says where it computes."""
+
+    @property
+    def computes_on_cpu(self) -> bool:
+        """Whether it takes the processors of this machine, and no GPU or server."""
+
+
+@runtime_checkable
 class WordVectors(Protocol):
     """A model that knows what its tokens mean without context: the best sentences of hits are
     chosen by them.
@@ -353,7 +362,7 @@ def id_digest(document_id: str) -> bytes:
     return hashlib.sha256(document_id.encode()).digest()
 
 
-def rank_of(document_id: str) -> int:
+def sample_rank(document_id: str) -> int:
     """The first 63 bits of the hash of an id: the documents of least rank are a sample that depends
     on no order.
     """

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import errno
 import json
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -243,6 +244,39 @@ def test_the_first_error_ends_a_build_and_nothing_is_written_after_it(
     report = build_index(documents, tmp_path / "ix", model=FakeEmbedder())
     assert report.resumed
     assert report.documents == len(documents)
+    assert problems_of(tmp_path / "ix") == []
+
+
+class PlacedEmbedder(FakeEmbedder):
+    """Says where it computes, and notes that it has read the first document of a second batch."""
+
+    def __init__(self, *, computes_on_cpu: bool) -> None:
+        super().__init__()
+        self.computes_on_cpu = computes_on_cpu
+        self.goes_on = threading.Event()
+
+    def encode_documents(self, documents: Any) -> Iterator[Any]:
+        for place, encoded in enumerate(super().encode_documents(documents)):
+            yield encoded
+            if place == 10:
+                self.goes_on.set()
+
+
+@pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("computes_on_cpu", [False, True])
+def test_a_model_elsewhere_reads_on_while_a_batch_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, computes_on_cpu: bool
+) -> None:
+    embedder, add = PlacedEmbedder(computes_on_cpu=computes_on_cpu), Transaction.add
+    reads_on = list[bool]()
+
+    def waiting(transaction: Transaction, rows: dict[str, Any], counts: Counts) -> None:
+        reads_on.append(embedder.goes_on.wait(0.01 if computes_on_cpu else 60))
+        add(transaction, rows, counts)
+
+    monkeypatch.setattr(Transaction, "add", waiting)
+    build_index(make_documents(25), tmp_path / "ix", model=embedder)
+    assert reads_on[0] != computes_on_cpu
     assert problems_of(tmp_path / "ix") == []
 
 

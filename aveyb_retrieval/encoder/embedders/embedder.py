@@ -143,6 +143,11 @@ class TextEncoder(ABC):
         other._watch = watch
         return other
 
+    @property
+    def computes_on_cpu(self) -> bool:
+        """Whether it takes the processors of this machine, and no GPU."""
+        return True
+
     def encode_documents(self, documents: Iterable[tuple[str, str]]) -> Iterator[EncodedDocument]:
         """Encode (prefix, text) pairs as they come, in order; spans are positions in the text.
 
@@ -342,6 +347,11 @@ class Embedder(TextEncoder):
             batch_tokens=batch_tokens,
             passage_size=passage_size,
         )
+
+    @property
+    def computes_on_cpu(self) -> bool:
+        """See `TextEncoder.computes_on_cpu`."""
+        return isinstance(self.model, OnnxModel) or self.model.device.type == "cpu"
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray:
         """Return float32 `[n, d]`, unit rows: the queries' vectors, query prompt included.

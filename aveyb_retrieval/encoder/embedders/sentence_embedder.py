@@ -132,6 +132,11 @@ class SentenceEmbedder(WindowEncoder):
             passage_size=passage_size,
         )
 
+    @property
+    def computes_on_cpu(self) -> bool:
+        """See `TextEncoder.computes_on_cpu`."""
+        return bool(self.model.device.type == "cpu")
+
     def with_token_codec(self, codec: TokenCodec | None) -> Self:
         """See `TextEncoder.with_token_codec`; ConfigError: the model has no vectors of tokens."""
         if codec is not None:

@@ -41,7 +41,7 @@ from aveyb_retrieval.indexes.store.columns import TextColumns, different_words, 
 from aveyb_retrieval.indexes.store.copies import thread_digest
 from aveyb_retrieval.indexes.store.languages import DocumentLanguages, rules_of, stemmer_of
 from aveyb_retrieval.indexes.store.manifest import Counts
-from aveyb_retrieval.indexes.store.rows import CALLED, CALLED_BY, FORMS, VECTOR, WORDS, fixed_lists
+from aveyb_retrieval.indexes.store.rows import CALLED_BY, FORMS, NAMES, VECTOR, WORDS, fixed_lists
 from aveyb_retrieval.indexes.store.shares import passage_shares
 from aveyb_retrieval.indexes.store.tables import (
     CODES,
@@ -59,11 +59,12 @@ from aveyb_retrieval.indexes.types import (
     Encoded,
     FloatArray,
     IntArray,
+    PlacedEncoder,
     WatchedEncoder,
     check_fingerprint,
     expand_passages,
     ranges,
-    rank_of,
+    sample_rank,
     unusable,
 )
 from aveyb_retrieval.indexes.vectors import (
@@ -252,7 +253,7 @@ def _document_table(batch: DocumentBatch) -> dict[str, Any]:
         "doc": batch.numbers,
         "id": [record.id for record in records],
         "title": [record.title for record in records],
-        "rank": [rank_of(record.id) for record in records],
+        "rank": [sample_rank(record.id) for record in records],
         "keywords": [record.keywords or None for record in records],
         "digest": [
             content_digest(record.title, record.text, record.keywords) for record in records
@@ -264,7 +265,7 @@ def _document_table(batch: DocumentBatch) -> dict[str, Any]:
         "cut_tokens": [each.n_cut for each in encoded],
         "characters": batch.sums(batch.bounds[:, 1] - batch.bounds[:, 0]),
         "words": batch.sums(np.maximum(passage_words, 0)),
-        CALLED: [None] * len(records),
+        NAMES: [None] * len(records),
         **{field: [row[field] for row in metadata] for field in metadata[0]},
     }
 
@@ -278,7 +279,7 @@ def _text_table(batch: DocumentBatch) -> dict[str, Any]:
         THREAD: [thread_digest(record.metadata) for record in batch.records],
         WORDS: batch.columns.words,
         FORMS: batch.columns.forms,
-        CALLED: batch.columns.names,
+        NAMES: batch.columns.names,
         CALLED_BY: batch.columns.called,
     }
 
@@ -723,8 +724,6 @@ class Ingestion:
             words = self._words.submit(rows)
             self._written()
             self._writing = self._writer.submit(write, words.result)
-        # a model of ours takes all processors: beside it, this would only add its memory to the
-        # model's
         else:
             self._wrote(write(rows))
 
@@ -795,7 +794,7 @@ class _Ids:
         self.waiting: Counter[str] = Counter()
 
     def look_up(self, ids: Iterable[str], tables: Callable[[], Tables]) -> None:
-        sought_ids = [i for i in ids if self._hashes is None or rank_of(i) in self._hashes]
+        sought_ids = [i for i in ids if self._hashes is None or sample_rank(i) in self._hashes]
         self._stored_by_id = tables().find(sought_ids) if sought_ids else {}
         self._recent = set()
 
@@ -810,7 +809,7 @@ class _Ids:
         self.waiting -= Counter(ids)
         self._recent.update(ids)
         if self._hashes is not None:
-            self._hashes.update(map(rank_of, ids))
+            self._hashes.update(map(sample_rank, ids))
 
 
 def _tokens(encoded: Encoded, step: PlannedItem) -> TokenCodes:
@@ -827,10 +826,17 @@ class ModelSource:
     """Encodes documents with a model."""
 
     is_given = False
-    writes_beside = False
 
     def __init__(self, embedder: EmbedderLike) -> None:
         self.embedder = embedder
+
+    @property
+    def writes_beside(self) -> bool:
+        """Whether a batch is written while the next one is encoded.
+
+        A model on the CPU takes all processors: writing beside it would only add memory to its own.
+        """
+        return not (isinstance(self.embedder, PlacedEncoder) and self.embedder.computes_on_cpu)
 
     def encode(
         self, steps: Iterator[PlannedItem], watch: Callable[[int], None]

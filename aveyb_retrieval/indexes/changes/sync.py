@@ -48,7 +48,7 @@ from aveyb_retrieval.indexes.progress import shown
 from aveyb_retrieval.indexes.store.manifest import Changes
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory, read_manifest
 from aveyb_retrieval.indexes.store.tables import Tables
-from aveyb_retrieval.indexes.types import Progress, rank_of, silent
+from aveyb_retrieval.indexes.types import Progress, sample_rank, silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -695,7 +695,7 @@ class _Syncing:
         # the path and title of a renamed file are still the old ones: without a hash it counts as
         # changed until read
         renamed = {
-            stored[old].doc: {"id": new, "rank": rank_of(new), "file_sha256": ""}
+            stored[old].doc: {"id": new, "rank": sample_rank(new), "file_sha256": ""}
             for old, new in plan.renamed
         }
         moved = [

@@ -339,41 +339,86 @@ def find_named(
 
     Of the competitors only those `within` may be named, numbers ascending; None: all of them.
     """
-    count, numbers = len(among.docs), among.numbers
-    worth = nats(_holding(question, among), count)
-    in_labels = among.title | (among.path & ~numbers)
-    in_beginnings = np.where(among.beginning, _of_beginnings(worth, count), 0)
-    words = np.maximum(np.where(in_labels, worth, 0), in_beginnings)
-    of_numbers = _numbers_of_ids(question, among, words)
-    values = np.maximum(words, of_numbers)
-    names = _total(question, among, values)
-    sure, most = sure_nats(count), float(names.max())
-    if most < SURE_SHARE * sure:
-        return None
-    best = np.lexsort((among.docs, -names))[:MAX_NAMED_DOCUMENTS]
-    rows = np.sort(best[names[best] >= NAMED_SHARE * most])
-    if within is not None:
-        rows = rows[find_in(within, among.docs[rows])[1]]
+    values = _Values.of(question, among)
+    rows = _named_rows(among, values.total, within)
     if not len(rows):
         return None
     several = rows[among.passages[rows] > 1]  # a single passage needs no order
-    names_at = _names_at(question, among, several, values > 0)
+    names_at = _names_at(question, among, several, values.of_terms > 0)
     rest = _rest(question, among, several, names_at)
-    long = float(np.mean(1 - 1 / np.maximum(among.passages, 1)))
-    above = long * np.maximum(names / sure - 0.5, 0)
-    only_path = among.path & ~among.title & ~among.beginning & ~among.found
-    outside = _total(question, among, np.where(only_path & ~numbers, worth, of_numbers)) / sure
-    inside = (1 - np.minimum(1, SHORT_PASSAGES / np.maximum(among.passages, 1))) * above
-    of_document = np.maximum(outside, inside)
-    gained = np.flatnonzero((above > 0) | (of_document > 0))
+    of_passages, of_documents = _gains(question, among, values)
+    gained = np.flatnonzero((of_passages > 0) | (of_documents > 0))
     return NameMatch(
         among.docs[rows],
         rest,
         _dropped(question, names_at) if rest else frozenset(),
         among.docs[gained],
-        (NAME_WEIGHT * above[gained]).astype(np.float32),
-        (NAME_WEIGHT * of_document[gained]).astype(np.float32),
+        (NAME_WEIGHT * of_passages[gained]).astype(np.float32),
+        (NAME_WEIGHT * of_documents[gained]).astype(np.float32),
     )
+
+
+@dataclass(frozen=True)
+class _Values:
+    """What the terms of a question are worth as names, in nats.
+
+    Attributes:
+        worth: Of each term, by how many competitors hold it, `[T]`.
+        of_numbers: Of numbers that call a document by its id or metadata, `[D, T]`.
+        of_terms: Of all terms that call a document, `[D, T]`.
+        total: Of the names of each document together, `[D]`.
+    """
+
+    worth: FloatArray
+    of_numbers: FloatArray
+    of_terms: FloatArray
+    total: FloatArray
+
+    @classmethod
+    def of(cls, question: QuestionTerms, among: Competitors) -> _Values:
+        """Value the terms for each competitor: those of labels in full, those of beginnings in
+        part, and numbers of ids under conditions.
+        """
+        count = len(among.docs)
+        worth = nats(_holding(question, among), count)
+        in_labels = among.title | (among.path & ~among.numbers)
+        of_beginnings = np.where(among.beginning, _of_beginnings(worth, count), 0)
+        of_words = np.maximum(np.where(in_labels, worth, 0), of_beginnings)
+        of_numbers = _numbers_of_ids(question, among, of_words)
+        of_terms = np.maximum(of_words, of_numbers)
+        return cls(worth, of_numbers, of_terms, _total(question, among, of_terms))
+
+
+def _named_rows(among: Competitors, total: FloatArray, within: IntArray | None) -> IntArray:
+    """The rows of the documents that are named, ascending: those that come near the best one, if
+    that one is named surely.
+    """
+    most = float(total.max())
+    if most < SURE_SHARE * sure_nats(len(total)):
+        return np.zeros(0, np.int64)
+    best = np.lexsort((among.docs, -total))[:MAX_NAMED_DOCUMENTS]
+    rows = np.sort(best[total[best] >= NAMED_SHARE * most])
+    return rows if within is None else rows[find_in(within, among.docs[rows])[1]]
+
+
+def _gains(
+    question: QuestionTerms, among: Competitors, values: _Values
+) -> tuple[FloatArray, FloatArray]:
+    """What names add to the passages of each competitor, and to the competitor itself, `[D]`, in
+    sure names.
+
+    Passages gain by what a document's names are worth above half of a sure name, the less the more
+    competitors have a single passage. A document gains by words of its id that are nowhere else in
+    it, and a long one by its names.
+    """
+    sure = sure_nats(len(among.docs))
+    long_share = float(np.mean(1 - 1 / np.maximum(among.passages, 1)))
+    of_passages = long_share * np.maximum(values.total / sure - 0.5, 0)
+    only_path = among.path & ~among.title & ~among.beginning & ~among.found
+    outside = np.where(only_path & ~among.numbers, values.worth, values.of_numbers)
+    short = np.minimum(1, SHORT_PASSAGES / np.maximum(among.passages, 1))
+    of_documents = np.maximum(_total(question, among, outside) / sure, (1 - short) * of_passages)
+    return of_passages, of_documents
 
 
 def _numbers_of_ids(question: QuestionTerms, among: Competitors, values: FloatArray) -> FloatArray:

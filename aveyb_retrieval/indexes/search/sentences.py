@@ -23,6 +23,7 @@ from aveyb_retrieval.indexes.types import WordVectors, products, token_width
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from aveyb_retrieval.encoder.text.passages import Heading
     from aveyb_retrieval.indexes.store.words import Finder
     from aveyb_retrieval.indexes.types import EmbedderLike, FloatArray, IntArray
 
@@ -166,49 +167,72 @@ class Sentences:
 def _cite(
     excerpt: CitedText, near: FloatArray, words: Words, named: FloatArray, weights: FloatArray
 ) -> Citation:
-    passage, above, breaks, _, repeated = excerpt
+    """Find the best sentence of a passage, the heading over it, and all headings of the passage."""
+    passage, above = excerpt.text, excerpt.heading
     outlined = outline(passage)
     # the passage may begin with a part of a line that looks like a heading
     headings = [
         heading for heading in outlined.headings if heading.start or above.endswith(heading.words)
     ]
+    heading_starts = [heading.start for heading in headings]
+    names = [above, *names_of(headings, above)]
+    begins_with_heading = bool(headings) and not passage[: heading_starts[0]].strip()
+    names_inside = names[1:] if begins_with_heading else names
+    all_headings = tuple(dict.fromkeys(filter(None, names_inside)))
+    sentences = _sentences_of(excerpt, outlined.places.tolist(), headings)
+    best = _best(passage, sentences, near, words, named, weights, excerpt.repeated)
+    if best is None:
+        return Citation(None, names_inside[0], all_headings)
+    start, body, stop = sentences[best]
+    text = passage[body:stop] if passage[body:stop].strip() else passage[start:stop]
+    first = stop - len(text.lstrip())
+    span = first, first + len(text.strip())
+    return Citation(span, names[bisect(heading_starts, first)] or names_inside[0], all_headings)
+
+
+def _sentences_of(
+    excerpt: CitedText, places: Sequence[int], headings: Sequence[Heading]
+) -> list[tuple[int, int, int]]:
+    """The sentences of a passage: where each begins, where it goes on behind a heading, and where
+    it ends.
+
+    Rows of tables and parts of a page are sentences, too; the mark of an item belongs to the item.
+    """
+    passage = excerpt.text
+    bounds_of_repetitions = chain.from_iterable(excerpt.repeated)
     starts = sorted(
         {
             0,
-            *outlined.places.tolist(),
-            *breaks,
+            *places,
+            *excerpt.breaks,
             *(row.start() for row in _ROW.finditer(passage)),
-            *(bound for span in repeated for bound in span if bound < len(passage)),
+            *(bound for bound in bounds_of_repetitions if bound < len(passage)),
         }
     )
-    # where a sentence that headings begin goes on, if at all; a caption alone may be an item of a
-    # list
-    behind = {}
-    for heading in headings:
-        place = bisect(starts, heading.start)
-        if not heading.caption or passage[heading.stop : [*starts, len(passage)][place]].strip():
-            behind[starts[place - 1]] = heading.stop
-    marked = {
+    bodies = _bodies(passage, starts, headings)
+    marks = {
         stop
         for start, stop in pairwise(starts)
-        if _MARK.fullmatch(passage, behind.get(start, start), stop)
+        if _MARK.fullmatch(passage, bodies.get(start, start), stop)
     }
-    starts = sorted({*starts} - (marked - behind.keys()))
-    parts = [
-        (start, behind.get(start, start), stop) for start, stop in pairwise([*starts, len(passage)])
+    starts = sorted({*starts} - (marks - bodies.keys()))
+    return [
+        (start, bodies.get(start, start), stop) for start, stop in pairwise([*starts, len(passage)])
     ]
-    marks = [heading.start for heading in headings]
-    names = [above, *names_of(headings, above)]
-    under = names[1:] if marks and not passage[: marks[0]].strip() else names
-    all_headings = tuple(dict.fromkeys(filter(None, under)))
-    best = _best(passage, parts, near, words, named, weights, repeated)
-    if best is None:
-        return Citation(None, under[0], all_headings)
-    start, body, stop = parts[best]
-    text = passage[body:stop] if passage[body:stop].strip() else passage[start:stop]
-    first = stop - len(text.lstrip())
-    sentence = first, first + len(text.strip())
-    return Citation(sentence, names[bisect(marks, first)] or under[0], all_headings)
+
+
+def _bodies(passage: str, starts: Sequence[int], headings: Sequence[Heading]) -> dict[int, int]:
+    """Where sentences that begin with a heading go on behind it, by where they begin.
+
+    A caption with nothing behind it may be an item of a list, and is a sentence.
+    """
+    bodies = {}
+    for heading in headings:
+        place = bisect(starts, heading.start)
+        stop = [*starts, len(passage)][place]
+        if not heading.caption or passage[heading.stop : stop].strip():
+            bodies[starts[place - 1]] = heading.stop
+    return bodies
 
 
 def _count_repetitions_less(

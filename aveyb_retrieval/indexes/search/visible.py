@@ -22,7 +22,7 @@ from aveyb_retrieval.indexes.search.snapshot import Renamed, Snapshot
 from aveyb_retrieval.indexes.store.filters import OWN
 from aveyb_retrieval.indexes.store.postings import bm25
 from aveyb_retrieval.indexes.store.vocabulary import IndexVocabulary
-from aveyb_retrieval.indexes.types import Kind, find_in, rank_of
+from aveyb_retrieval.indexes.types import Kind, find_in, sample_rank
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -166,7 +166,7 @@ class VisibleSnapshot(Snapshot):
 
     def find(self, ids: Sequence[str]) -> dict[str, int]:
         # what is hidden takes as long as what is nowhere: only ids that can be seen are looked up
-        hashes = np.array([rank_of(name) for name in ids], np.int64)
+        hashes = np.array([sample_rank(name) for name in ids], np.int64)
         _, may_be_seen = find_in(self._counted.hashes, hashes)
         listed = [name for name, seen in zip(ids, may_be_seen.tolist(), strict=True) if seen]
         numbers = super().find(listed)

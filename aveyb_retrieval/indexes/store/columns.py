@@ -233,7 +233,7 @@ class _Columns:
         run_lines = _lines(rules, different)
         in_order, more = run_lines[0::3], run_lines[1::3]
         lines = [*in_order, *more]
-        words = pa.array([*(f" {line}" for line in lines), " "], pa.large_string())
+        words = _after_blanks(pa.array(lines, pa.large_string()))
         has_second_words = np.array([bool(line) for line in more], np.bool_)
         return cls(
             words,
@@ -313,10 +313,15 @@ def _written(forms: Sequence[str], numbers: IntArray, counts: IntArray) -> pa.Ar
     edges = np.searchsorted(every, np.unique(every[::_WORDS_AT_ONCE] & ~_LOW_BITS))
     once = np.concatenate([pa.array(piece).unique().to_numpy() for piece in np.split(every, edges)])
     once = once[(once & _LOW_BITS) > 0]  # without ""
-    words = pa.array(
-        [*(f" {form}" for form in flat.dictionary.to_pylist()), " "], pa.large_string()
-    )
+    words = _after_blanks(flat.dictionary)
     return _column(words, once & _LOW_BITS, np.bincount(once >> 32, minlength=len(counts)))
+
+
+def _after_blanks(words: pa.Array) -> pa.Array:
+    """Words as `_column` takes them: each behind a blank, and a blank alone behind all of them."""
+    nothing, blank = pa.array(["", " "], pa.large_string())
+    behind_blanks = pc.binary_join_element_wise(nothing, words, blank)
+    return pa.concat_arrays([behind_blanks, pa.array([" "], pa.large_string())])
 
 
 def _column(words: pa.Array, numbers: IntArray, counts: IntArray) -> pa.Array:
