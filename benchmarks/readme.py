@@ -298,13 +298,17 @@ BLOCKS: dict[str, Sequence[Table | Paragraph] | Callable[[], str]] = {
             },
         ),
         Paragraph(
-            "Words of running text per processor second, by the length of the texts in our tokens"
-            " (`benchmarks/cpu/encode_words.py`):"
+            "Words of running text per processor second, by the length of the texts in our tokens,"
+            " and the time of a query, p50 (`benchmarks/cpu/encode_words.py`):"
         ),
         Table(
             "encode_words.json",
             lambda document: [
-                {**row, **{f"of_{n}": v for n, v in row["words_per_processor_second"].items()}}
+                {
+                    **row,
+                    **{f"of_{n}": v for n, v in row["words_per_processor_second"].items()},
+                    **{f"query_of_{n}": v["p50"] for n, v in row["query_ms"].items()},
+                }
                 for row in document["rows"]
             ],
             {
@@ -314,6 +318,8 @@ BLOCKS: dict[str, Sequence[Table | Paragraph] | Callable[[], str]] = {
                 "512": "{of_512:,.0f}",
                 "2,048": "{of_2048:,.0f}",
                 "8,192": "{of_8192:,.0f}",
+                "a query of 10 tokens, ms": "{query_of_10:.1f}",
+                "of 200": "{query_of_200:.1f}",
             },
         ),
         Paragraph(
@@ -706,6 +712,27 @@ BLOCKS: dict[str, Sequence[Table | Paragraph] | Callable[[], str]] = {
                 "setting": "{label}",
                 "within a contract": "{cuad-long document[mean][recall@5]:.3f}",
                 "over all contracts": "{cuad-long corpus[mean][recall@5]:.3f}",
+            },
+        )
+    ],
+    "transcripts": [
+        Table(
+            "passages.json",
+            figures.passage_settings(
+                {
+                    "ours, words and vectors, 256 tokens (default)": "default",
+                    "ours, words and vectors, 256 tokens, 64 shared": (
+                        "`passage_overlap=64`, a quarter more text"
+                    ),
+                    "ours, words and vectors, 128 tokens": "128 tokens, half the text",
+                    "ours, vectors, 256 tokens": '`mode="dense"`',
+                    "ours, default, reranked by int8 token vectors": '`rerank="token-vectors"`',
+                }
+            ),
+            {
+                "setting": "{label}",
+                "within a meeting": "{qmsum-long document[mean][recall@5]:.3f}",
+                "over all meetings": "{qmsum-long corpus[mean][recall@5]:.3f}",
             },
         )
     ],

@@ -54,7 +54,7 @@ def ask(
 
     The answer is printed with its sources: file, page and date. Its quotations are compared with
     what is stored before it is printed. Exit code 1 if one is altered or absent, or if a passage is
-    cited that there is not. A key is taken from OPENAI_API_KEY. The server gets the question and
+    cited that does not exist. A key is taken from OPENAI_API_KEY. The server gets the question and
     the passages.
     """
     from aveyb_retrieval.integrations import asking

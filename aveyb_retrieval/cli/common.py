@@ -469,7 +469,8 @@ WAIT = click.option(
     type=click.FloatRange(min=0),
     default=0,
     metavar="SECONDS",
-    help="Wait this long for another writer of the index to end.",
+    help="Wait this long for another writer of the index to end; for one of an object store 60"
+    " seconds unless a number above 0 is given.",
 )
 WRITING = together(
     click.option("--model", help="Model folder or name.  [default: the embedded one]"),

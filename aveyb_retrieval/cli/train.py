@@ -189,7 +189,7 @@ def set_threads(threads: int | None) -> None:
 
 
 @click.command(
-    cls=HelpfulCommand, epilog=examples("aveyb-train tokenizer texts.jsonl -o vocabulary.json")
+    cls=HelpfulCommand, epilog=examples("aveyb-train tokenizer texts.jsonl -o vocabulary")
 )
 @click.argument("files", nargs=-1, required=True, type=FILE)
 @click.option(
