@@ -55,6 +55,7 @@ class Index(Retriever):
                 f"{self.path}: an Index needs one index directory; open this with Retriever.load"
             )
         self._wait: float = 0
+        self._restart = False
         self._directory = open_directory(self._engine.directory)
         self._engine.follow = self._check_model
         self._writing = threading.RLock()
@@ -75,7 +76,8 @@ class Index(Retriever):
             path, mapped, on_search: As in `Retriever.load`; `path` is a directory.
             create: Make an index that has no documents yet where there is none.
             **options: `model`, `device` and `precision`, as in `Retriever.load`; `wait`, the
-                seconds that each change waits for another writer to end. The other options of
+                seconds that each change waits for another writer to end; `restart`, which lets the
+                first change throw away the work of an interrupted one. The other options of
                 `build_index` serve only to make the index.
 
         Raises:
@@ -88,7 +90,7 @@ class Index(Retriever):
             build_index([], path, **options)
         opening: dict[str, Any] = {name: options[name] for name in _OPENING if name in options}  # type: ignore[literal-required]
         index = cls.load(path, mapped=mapped, on_search=on_search, **opening)
-        index._wait = options.get("wait", 0)
+        index._wait, index._restart = options.get("wait", 0), options.get("restart", False)
         return index
 
     @classmethod
@@ -273,11 +275,14 @@ class Index(Retriever):
     def _commit(self, batch: Batch) -> None:
         with self._writing:
             batch.commit()
+            self._restart = False
 
     def compact(self, *, wait: float | None = None) -> Report:
         """Merge what changes have left in pieces, and give back the room of what was removed."""
         with self._writing:
-            return compact(self._directory, wait=self._waiting(wait))
+            report = compact(self._directory, wait=self._waiting(wait), restart=self._restart)
+            self._restart = False
+            return report
 
     def verify(self) -> Verdict:
         """Check the files and counts of the index; see `verify_index`."""
@@ -288,7 +293,9 @@ class Index(Retriever):
         with self._writing:
             batch = self._batch(wait)
             give(batch)
-            return batch.commit(resumable=True)
+            report = batch.commit(resumable=True)
+            self._restart = False
+            return report
 
     def _batch(self, wait: float | None) -> Batch:
         device = self._opening.device
@@ -298,6 +305,7 @@ class Index(Retriever):
             before=self._tables,
             device=device,
             wait=self._waiting(wait),
+            restart=self._restart,
         )
 
     def _waiting(self, wait: float | None) -> float:

@@ -15,7 +15,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from aveyb_retrieval import Retriever, build_index
+from aveyb_retrieval import Index, Retriever, build_index
 from aveyb_retrieval.errors import (
     AveyBError,
     ConfigError,
@@ -281,6 +281,49 @@ def test_a_model_elsewhere_reads_on_while_a_batch_is_written(
 
 
 @pytest.mark.usefixtures("small_batches")
+@pytest.mark.parametrize("computes_on_cpu", [False, True])
+@pytest.mark.parametrize("look_ahead", [1, 8, 256])
+def test_an_id_of_a_batch_that_is_being_written_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, computes_on_cpu: bool, look_ahead: int
+) -> None:
+    """Of 256 documents and more, some are committed, some are being written, some wait."""
+    monkeypatch.setattr(ingest, "LOOK_AHEAD_ITEMS", look_ahead)
+    rows = [{"_id": f"d{i}", "text": f"word{i}"} for i in range(262)]
+    again = [{"_id": f"d{i}", "text": "another"} for i in (3, 239, 245, 255, 258)]
+    rows = [*rows[:24], again[0], *rows[24:256], *again[1:4], *rows[256:], again[4]]
+    for mode, root in (("add", tmp_path / "add"), ("upsert", tmp_path / "upsert")):
+        embedder = PlacedEmbedder(computes_on_cpu=computes_on_cpu)
+        if mode == "add":
+            report = build_index(rows, root, model=embedder, on_error="skip")
+            assert (report.documents, report.rejected) == (262, 5)
+        else:
+            with Index.open(root, create=True, model=embedder) as index:
+                assert index.upsert(rows).documents == 262
+        with Retriever.load(root, model=embedder) as retriever:
+            texts = {document.id: document.text for document in retriever.documents()}
+        assert len(texts) == 262
+        replaced = {row["_id"] for row in again if texts[row["_id"]] == "another"}
+        assert replaced == (set() if mode == "add" else {row["_id"] for row in again})
+        assert problems_of(root) == []
+
+
+@pytest.mark.usefixtures("small_batches")
+def test_ids_of_ready_made_vectors_and_made_ids_are_known_meanwhile(tmp_path: Path) -> None:
+    texts = [f"word{i}" for i in range(256)]
+    texts += [texts[3], texts[245], "the last one"]
+    made = build_index(texts, tmp_path / "made", model=FakeEmbedder())
+    assert (made.documents, made.unchanged) == (257, 2)
+    rows = [{"_id": text, "text": text} for text in texts]
+    vectors = np.random.default_rng(0).normal(size=(len(rows), 8)).astype(np.float32)
+    given = build_index(
+        rows, tmp_path / "given", vectors=vectors, granularity="document", on_error="skip"
+    )
+    assert (given.documents, given.rejected) == (257, 2)
+    for name in ("made", "given"):
+        assert problems_of(tmp_path / name) == []
+
+
+@pytest.mark.usefixtures("small_batches")
 def test_an_interrupted_build_refuses_other_arguments_and_another_input(
     tmp_path: Path, documents: list[dict[str, Any]]
 ) -> None:
@@ -423,6 +466,14 @@ class SwallowingEmbedder(FakeEmbedder):
         return iter(list(super().encode_documents(documents))[:-1])
 
 
+class RepeatingEmbedder(FakeEmbedder):
+    """Gives the vectors of the last document twice."""
+
+    def encode_documents(self, documents: Any) -> Iterator[Any]:
+        encoded = list(super().encode_documents(documents))
+        return iter([*encoded, encoded[-1]])
+
+
 @refusals(
     {
         InputError: {
@@ -430,7 +481,12 @@ class SwallowingEmbedder(FakeEmbedder):
                 partial(build_index, model=SpoiledEmbedder(number)) for number in (np.nan, np.inf)
             ],
         },
-        AveyBError: {"gave no vectors": partial(build_index, model=SwallowingEmbedder())},
+        AveyBError: {
+            "gave no vectors": partial(build_index, model=SwallowingEmbedder()),
+            "more vectors than it was given documents": partial(
+                build_index, model=RepeatingEmbedder()
+            ),
+        },
     }
 )
 def test_vectors_that_a_model_does_not_give_are_refused(tmp_path: Path, refused: Refusal) -> None:

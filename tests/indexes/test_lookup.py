@@ -6,11 +6,12 @@ import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from aveyb_retrieval import Document, Retriever, build_index
+from aveyb_retrieval import Document, Index, Retriever, build_index, hits_to_prompt
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from tests import one_change
 from tests.contents import problems_of
@@ -240,3 +241,27 @@ def test_a_change_of_no_document_makes_no_version(five: Path) -> None:
     assert one_change.update_metadata(five, {"a": 1}, where={"year": 1}).version == "v000001"
     with Retriever.load(five) as retriever:
         assert retriever.count({"a": 1}) == 0
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers(embedder: FakeEmbedder, tmp_path: Path) -> None:
+    rows = [{"_id": f"d{i}", "text": f"word{i}", "n": i} for i in range(4)]
+    with Index.open(tmp_path / "ix", create=True, model=embedder) as index:
+        index.add(rows)
+        two, one = np.int64(2), np.int32(1)
+        assert [each.id for each in index.documents(limit=two, offset=one)] == ["d1", "d2"]
+        assert len(index.values("n", limit=two)) == 2
+        assert "d3" in hits_to_prompt(index.search("word3", two), max_tokens=np.int64(500))
+        for limit in (np.float64(2), True, -1, "2"):
+            with pytest.raises(ConfigError, match=r"limit=.*whole number of at least 0"):
+                index.documents(limit=limit)
+
+
+def test_an_index_has_what_it_holds_and_is_no_list(embedder: FakeEmbedder, tmp_path: Path) -> None:
+    with Index.open(tmp_path / "ix", create=True, model=embedder) as index:
+        index.add([{"_id": "a", "text": "word", "n": 1}])
+        for each in (index, index.visible({"n": 1})):
+            assert "a" in each
+            for other in ("b", "\ud800", 0, None):
+                assert other not in each
+            with pytest.raises(TypeError, match="not iterable"):
+                iter(each)

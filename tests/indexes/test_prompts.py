@@ -63,10 +63,28 @@ def test_a_prompt_has_one_head_for_each_hit(index: Index, line_break: str) -> No
         "- [2] Memo",
         "\u202e[2] Memo",
         "[\u200b2\u200b] Memo",
+        "[1\u00ad2] Memo",
+        "[1\ufe0f2] Memo",
+        "\u3164[2] Memo",
+        "[\uffa02\u115f] Memo",
     ],
 )
 def test_whatever_looks_like_a_head_gets_a_backslash(line: str) -> None:
     assert escape_heads(f"text\n{line}\ntext") == f"text\n\\{line}\ntext"
+
+
+@pytest.mark.parametrize(
+    ("place", "written"),
+    [
+        ("report (1).pdf, page 3", "report (1).pdf, page 3"),
+        ("x) [1] Policy (policy", "x\\) [1] Policy \\(policy"),
+        ("m-1, Ada) (policy-7", "m-1, Ada\\) \\(policy-7"),
+        ("m-1, Ada\uff09 \uff08policy-7", "m-1, Ada\\\uff09 \\\uff08policy-7"),
+        ("(a)) ((b)", "\\(a\\)\\) \\(\\(b\\)"),
+    ],
+)
+def test_nothing_in_the_parenthesis_of_a_head_closes_it(place: str, written: str) -> None:
+    assert source_to_prompt(1, "text", title="T", place=place) == f"[1] T ({written})\ntext"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pytest
 
 from aveyb_retrieval import DiskError, Index, Retriever, build_index
-from aveyb_retrieval.errors import AveyBError, IndexLockedError
+from aveyb_retrieval.errors import AveyBError, ConfigError, IndexLockedError
+from aveyb_retrieval.indexes.changes import ingest
 from aveyb_retrieval.indexes.store.dataset import LanceTable
 from tests import one_change
 from tests.contents import problems_of
@@ -163,6 +164,82 @@ def test_a_disk_that_fails_has_a_class_and_says_what_to_do(
     assert len(index.search("word1", mode="lexical")) == 1
     with pytest.raises(DiskError, match="no index is made"):
         build_index(ROWS, tmp_path / "other", model=FakeEmbedder())
+
+
+class LosingEmbedder(FakeEmbedder):
+    """Loses its connection at the first document."""
+
+    def encode_documents(self, documents: Any) -> Iterator[Any]:
+        for _ in documents:
+            raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
+        yield from ()
+
+
+def rows_of_a_file_that_is_not_there(error: OSError) -> Iterator[dict[str, Any]]:
+    yield {"_id": "new", "text": "word"}
+    raise error
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        FileNotFoundError(errno.ENOENT, "No such file or directory", "rows.txt"),
+        PermissionError(errno.EACCES, "Permission denied", "rows.txt"),
+        OSError(errno.ENOSPC, "No space left on device", "/tmp/rows"),
+    ],
+)
+def test_errors_of_a_callers_own_files_and_connections_are_raised_as_they_are(
+    index: Index, error: OSError, tmp_path: Path
+) -> None:
+    before = index.version
+    for change in (index.add, index.upsert):
+        with pytest.raises(type(error)) as raised:
+            change(rows_of_a_file_that_is_not_there(error))
+        assert raised.value is error
+    with pytest.raises(ConnectionResetError, match="reset by peer"):
+        build_index(ROWS, tmp_path / "lost", model=LosingEmbedder())
+    assert index.version == before
+
+
+def test_a_disk_that_fails_while_a_model_asks_for_more_is_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(LanceTable, "append", fails)
+    monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 2)
+    with pytest.raises(DiskError, match="Make room"):
+        build_index(ROWS, tmp_path / "ix", model=FakeEmbedder())
+
+
+def test_a_document_twice_in_one_call_is_unchanged_both_times(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 7)
+    before = index.version
+    for rows in ([ROWS[0], ROWS[0]], [*ROWS, *ROWS], [{**ROWS[0], "n": 100}, ROWS[0]]):
+        report = index.upsert(rows)
+        assert (report.version, counts(report)) == (before, (0, 0, 0, len(rows), 0))
+    report = index.upsert([ROWS[0], {**ROWS[0], "text": "other"}, ROWS[0], {**ROWS[1], "n": 100}])
+    assert report.version != before
+    assert (index["d0"].text, index["d1"].metadata["n"]) == (ROWS[0]["text"], 100)
+
+
+def test_an_interrupted_change_is_thrown_away_by_an_index_that_is_opened_so(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 2)
+    monkeypatch.setattr(ingest, "LOOK_AHEAD_ITEMS", 1)
+    rows = [{"_id": f"new{i}", "text": f"word{i}"} for i in range(7)]
+    with pytest.raises(ZeroDivisionError):
+        index.upsert(row if i < 6 else 1 / 0 for i, row in enumerate(rows))
+    with pytest.raises(ConfigError, match=r"Index.open\(path, restart=True\)"):
+        index.delete(["d1"])
+    with Index.open(index.path, model=FakeEmbedder(), restart=True) as opened:
+        assert opened.delete(["d1"]).deleted == 1
+        assert opened.upsert(rows).added == 7
+        assert len(opened) == 26
 
 
 @pytest.mark.parametrize("storage", ["float32", "float16"])

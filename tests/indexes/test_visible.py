@@ -345,3 +345,46 @@ def test_searches_of_a_part_read_once_what_all_passages_count(
         assert part.visible({"year": 2001}).search(QUERIES[0], 3)
     assert sorted(call["kind"] for call in reads["light"]) == ["document", "passage"]
     assert (len(reads["repeating"]), len(reads["renamed"])) == (1, 1)
+
+
+def test_a_filter_that_is_changed_later_shows_nothing_else(tmp_path: Path) -> None:
+    rows = [{"_id": f"{team}{i}", "text": "word", "team": team} for team in "ab" for i in range(3)]
+    build_index(rows, tmp_path / "ix", model=FakeEmbedder())
+    shown: dict[str, Any] = {"team": {"$in": ["a"]}}
+    with Retriever.load(tmp_path / "ix", model=FakeEmbedder()) as retriever:
+        both = Retriever.load({"x": retriever})
+        parts = [
+            retriever.visible(shown),
+            retriever.visible(shown).visible({}),
+            both.visible(shown),
+        ]
+        shown["team"]["$in"].append("b")
+        shown["team"] = "b"
+        for part in parts:
+            assert {hit.id[0] for hit in part.search("word", 6, fold=False)} == {"a"}
+            assert len(part) == 3
+
+
+def test_languages_of_hidden_documents_do_not_count(tmp_path: Path) -> None:
+    english = "The tenant gives notice to the landlord of the house, and that is all he has to do. "
+    german = "Der Mieter k\u00fcndigt dem Vermieter des Hauses, und das ist alles, was er tut. "
+    rows = [
+        {"_id": f"{team}{i}", "text": text * 3, "team": team}
+        for team, text in (("legal", english), ("board", german))
+        for i in range(3 if team == "legal" else 5)
+    ]
+    model = FakeEmbedder()
+    build_index(rows, tmp_path / "with", model=model)
+    build_index(rows[:3], tmp_path / "without", model=model)
+    with (
+        Retriever.load(tmp_path / "with", model=model) as whole,
+        Retriever.load(tmp_path / "without", model=model) as without,
+    ):
+        part = whole.visible(SEEN)
+        for question in ("H\u00e4user", "die Wohnung", "k\u00fcndigen", "tenants and houses"):
+            assert part.words(question) == without.words(question)
+            found = part.search(question, mode="lexical", fold=False)
+            alone = without.search(question, mode="lexical", fold=False)
+            assert found.words == alone.words
+            assert [hit.id for hit in found] == [hit.id for hit in alone]
+            assert [hit.score for hit in found] == pytest.approx([hit.score for hit in alone])

@@ -35,6 +35,7 @@ from aveyb_retrieval.documents.records import (
     chain_digest,
 )
 from aveyb_retrieval.errors import ConfigError, InputError, ModelError
+from aveyb_retrieval.indexes.changes.disk_errors import disk_errors, from_outside
 from aveyb_retrieval.indexes.encoding import AUTO
 from aveyb_retrieval.indexes.store.called import naming_texts
 from aveyb_retrieval.indexes.store.columns import TextColumns, different_words, text_columns
@@ -437,6 +438,7 @@ REPORT_SECONDS = 0.2
 MAX_ROUNDING = 1e-7  # of a number of a unit vector: a document's mean is summed in another order
 LOOK_AHEAD_ITEMS = 256  # items whose ids are looked up together
 Action = Literal["encode", "keep", "metadata", "reject", "pass"]
+CHANGING: tuple[Action, ...] = ("encode", "keep")  # after which a document has new rows
 
 
 @dataclass(frozen=True)
@@ -486,7 +488,7 @@ class Ingestion:
         self._batch_bytes, self._tokens = 0, 0
         self._tokens_read = 0  # of documents that are not encoded whole yet
         self._next_doc = transaction.state.next_doc  # of what is not handed on yet
-        self._writing: Future[list[str]] | None = None
+        self._writing: Future[Sequence[PlannedItem]] | None = None
         self._ids = _Ids(transaction)
         self._same_vectors: set[str] = set()  # ids looked up last, where the given vector is stored
         self._last_commit = time.monotonic()
@@ -507,9 +509,16 @@ class Ingestion:
         self._progress("encoding", state.consumed, self._total, 0)
         with ThreadPoolExecutor(1) as self._words, ThreadPoolExecutor(1) as self._writer:
             try:
-                for encoded in self._source.encode(self._to_encode(self._steps(items)), self._read):
-                    while self._waiting[0].action != "encode":
+                for encoded in from_outside(
+                    self._source.encode(self._to_encode(items), self._read)
+                ):
+                    while self._waiting and self._waiting[0].action != "encode":
                         self._take(self._waiting.popleft())
+                    if not self._waiting:
+                        raise ModelError(
+                            "the model gave more vectors than it was given documents; it must"
+                            " return one result for each document, in order"
+                        )
                     self._take(self._waiting.popleft(), encoded)
                 for step in self._waiting:
                     if step.action == "encode":
@@ -576,10 +585,10 @@ class Ingestion:
 
     def _step(self, item: Record | Rejected, position: int, digest: str) -> PlannedItem:
         if isinstance(item, Record):
-            # an id that waits for its commit is known, but what is stored of it is no longer what
-            # it will be
             waiting = self._ids.waiting[item.id] > 0
-            stored = None if waiting else self._ids.find(item.id, self._tables)
+            # what is stored of a document that changes is no longer what it will be
+            changing = self._ids.changing[item.id] > 0
+            stored = None if changing else self._ids.find(item.id, self._tables)
             if item.id_is_made and (waiting or stored):  # the very same document
                 self._ids.waiting[item.id] += 1
                 return PlannedItem(item, position, digest, "metadata")
@@ -590,8 +599,10 @@ class Ingestion:
                     item.raw(),
                 )
             else:
+                action, doc = self._least_work(item, stored)
                 self._ids.waiting[item.id] += 1
-                return PlannedItem(item, position, digest, *self._least_work(item, stored))
+                self._ids.changing[item.id] += action in CHANGING
+                return PlannedItem(item, position, digest, action, doc)
         if item.stops(self._on_error):
             raise item.error()
         self.first_rejected = self.first_rejected or item
@@ -641,14 +652,16 @@ class Ingestion:
         is_stored = (rounded == stored).all(axis=1)
         return {name for name, same in zip(known_vectors, is_stored.tolist(), strict=True) if same}
 
-    def _to_encode(self, steps: Iterable[PlannedItem]) -> Iterator[PlannedItem]:
-        for step in steps:
-            if step.action != "encode" and not self._waiting:
-                self._take(step)
-                continue
-            self._waiting.append(step)
-            if step.action == "encode":
-                yield step
+    def _to_encode(self, items: Iterable[Item]) -> Iterator[PlannedItem]:
+        """Plan what is done with the input, and yield what has to be encoded."""
+        with disk_errors(self.transaction.index_dir):  # what is written here is pulled by a model
+            for step in self._steps(from_outside(items)):
+                if step.action != "encode" and not self._waiting:
+                    self._take(step)
+                    continue
+                self._waiting.append(step)
+                if step.action == "encode":
+                    yield step
 
     def _take(self, step: PlannedItem, encoded: Encoded | None = None) -> None:
         tokens = None
@@ -691,9 +704,9 @@ class Ingestion:
         if writing is not None:
             self._wrote(writing.result())
 
-    def _wrote(self, ids: Iterable[str]) -> None:
+    def _wrote(self, steps: Sequence[PlannedItem]) -> None:
         """Note the documents that were written, and tell how far it is."""
-        self._ids.committed(ids)
+        self._ids.committed(steps)
         self._progress("encoding", self.transaction.state.consumed, self._total, self._tokens)
 
     def _commit(self, *, save: bool) -> None:
@@ -729,10 +742,8 @@ class Ingestion:
 
     def _write(
         self, steps: Sequence[PlannedItem], made: set[str], rows: Callable[[], Rows], *, save: bool
-    ) -> list[str]:
-        """Write a batch, whose documents `made` have new rows; return the ids of all of its
-        documents.
-        """
+    ) -> Sequence[PlannedItem]:
+        """Write a batch, whose documents `made` have new rows, and return it."""
         transaction, state = self.transaction, self.transaction.state
         replaced = transaction.tables.find(made) if self._mode == "upsert" else {}
         transaction.remove(np.array([doc for doc, _ in replaced.values()], dtype=np.int64))
@@ -745,7 +756,7 @@ class Ingestion:
         transaction.reject(step.item for step in steps if isinstance(step.item, Rejected))
         added, encoded = (
             len(made) - len(replaced),
-            sum(step.action in ("encode", "keep") for step in steps),
+            sum(step.action in CHANGING for step in steps),
         )
         transaction.count(
             added=added,
@@ -756,7 +767,7 @@ class Ingestion:
         state.consumed, state.digest = steps[-1].position, steps[-1].digest
         if save:
             transaction.save()
-        return [step.record.id for step in steps if isinstance(step.item, Record)]
+        return steps
 
     def _stored(self, step: PlannedItem) -> tuple[Encoded, TokenCodes | None]:
         """What was encoded of a document that only has other keywords."""
@@ -779,24 +790,30 @@ class Ingestion:
 
 
 class _Ids:
-    """What is stored under the ids of an input, looked up some at a time; `waiting` are those that
-    wait for a commit.
+    """What is stored under the ids of an input, looked up some at a time.
 
     A build from nothing would look through all that it has written for each of them, so it first
     asks the hashes of these ids, which take about 70 bytes each.
+
+    Attributes:
+        waiting: How many items of each id wait for their commit.
+        changing: How many of these give the document new rows.
     """
 
     def __init__(self, transaction: Transaction) -> None:
         self._stored_by_id: dict[str, tuple[int, bytes]] = {}
-        self._recent: set[str] = set()  # committed since the last look-up
+        self._recent: set[str] = set()  # committed since the last look-up began
         stored = transaction.tables.documents
         self._hashes = None if transaction.base else set(stored.scan(["rank"])["rank"].to_pylist())
         self.waiting: Counter[str] = Counter()
+        self.changing: Counter[str] = Counter()
 
     def look_up(self, ids: Iterable[str], tables: Callable[[], Tables]) -> None:
+        # `tables` may wait for a batch to be written: its documents are not among those that are
+        # sought, and become recent meanwhile
+        self._recent = set()
         sought_ids = [i for i in ids if self._hashes is None or sample_rank(i) in self._hashes]
         self._stored_by_id = tables().find(sought_ids) if sought_ids else {}
-        self._recent = set()
 
     def find(self, document_id: str, tables: Callable[[], Tables]) -> tuple[int, bytes] | None:
         """Number and content digest of the stored document with an id that was looked up."""
@@ -804,9 +821,11 @@ class _Ids:
             return tables().find([document_id]).get(document_id)
         return self._stored_by_id.get(document_id)
 
-    def committed(self, ids: Iterable[str]) -> None:
-        ids = list(ids)
+    def committed(self, steps: Iterable[PlannedItem]) -> None:
+        records = [(step.record.id, step.action) for step in steps if isinstance(step.item, Record)]
+        ids = [document_id for document_id, _ in records]
         self.waiting -= Counter(ids)
+        self.changing -= Counter(i for i, action in records if action in CHANGING)
         self._recent.update(ids)
         if self._hashes is not None:
             self._hashes.update(map(sample_rank, ids))

@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import errno
 import json
 import logging
 import os
-import re
 import threading
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -30,7 +28,8 @@ import pyarrow as pa
 
 from aveyb_retrieval import files
 from aveyb_retrieval.documents.records import OcrTry  # msgspec reads it  # noqa: TC001
-from aveyb_retrieval.errors import AveyBError, ConfigError, DiskError, IndexFormatError
+from aveyb_retrieval.errors import AveyBError, ConfigError, IndexFormatError
+from aveyb_retrieval.indexes.changes.disk_errors import disk_errors, unmarked
 from aveyb_retrieval.indexes.changes.ingest import different_words_by_language, metadata_columns
 from aveyb_retrieval.indexes.encoding import Encoding  # msgspec reads it  # noqa: TC001
 from aveyb_retrieval.indexes.store.called import name_text
@@ -262,13 +261,13 @@ class Transaction:
             raise ConfigError(
                 f"{self.place}: an interrupted change with other arguments is unfinished"
                 f" ({differences}); finish it with the same arguments, or discard its work with"
-                " --restart (restart=True)"
+                " --restart (restart=True; of an Index, Index.open(path, restart=True))"
             )
         if journal.base != (self.base.name if self.base else None):
             raise ConfigError(
                 f"{self.place}: an interrupted change of the version {journal.base} is"
                 " unfinished, and another version is visible now; discard its work with"
-                " --restart (restart=True)"
+                " --restart (restart=True; of an Index, Index.open(path, restart=True))"
             )
         journal.job, journal.index = ours, self.state.index
 
@@ -479,7 +478,12 @@ def open_transaction(
     `run_change`.
     """
     existed = place.root.exists()
-    with _disk_errors(place), _one_thread(place), place.writing(wait) as index_dir:
+    with (
+        unmarked(),
+        disk_errors(place),
+        _one_thread(place),
+        place.writing(wait) as index_dir,
+    ):
         current = index_dir.current()
         visible = _visible(index_dir, current, replaced=state is not None) if current else None
         if state is None and visible is None:
@@ -588,39 +592,3 @@ def _one_thread(place: IndexDirectory) -> Iterator[None]:
         lock = _writers.setdefault(location, threading.RLock())
     with lock:
         yield
-
-
-_SOURCE_LINE = re.compile(r"\.rs:\d")  # in a word that says where Lance noticed it
-
-
-@contextlib.contextmanager
-def _disk_errors(place: IndexDirectory) -> Iterator[None]:
-    """Say of a disk's error what became of the index, and what to do."""
-    try:
-        yield
-    except OSError as error:
-        words = (error.strerror or str(error)).split()
-        cause = " ".join(word for word in words if not _SOURCE_LINE.search(word)).rstrip(",")
-        try:
-            visible = place.current()
-        except AveyBError:
-            visible = None
-        if visible is None:
-            state = "no index is made"
-            elsewhere = "name a folder that can be written to"
-        else:
-            state = "the version that was visible before is unchanged, and searched as before"
-            elsewhere = "to change the index, change a copy of it"
-        advice = _advice(error, elsewhere)
-        raise DiskError(f"{place}: cannot be written ({cause}); {state}. {advice}") from error
-
-
-def _advice(error: OSError, elsewhere: str) -> str:
-    said = str(error).lower()
-    if error.errno == errno.EROFS or "read-only" in said:
-        return f"Its file system is read-only: {elsewhere}"
-    if error.errno in (errno.EACCES, errno.EPERM) or "permission denied" in said:
-        return f"Get the right to write there, or {elsewhere}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT) or "no space left" in said or "quota" in said:
-        return "Make room and run the same command again: it continues where it stopped"
-    return "Repair the disk and run the same command again: it continues where it stopped"

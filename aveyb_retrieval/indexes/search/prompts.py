@@ -16,6 +16,7 @@ import regex
 from aveyb_retrieval.documents.readers.filetext import one_line
 from aveyb_retrieval.encoder.text.passages import outline
 from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.indexes.types import whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,6 +32,9 @@ _LIKE_HEAD = regex.compile(
     r"[^\p{L}\p{N}]*?(?![(\uff08{\uff5b])\p{Ps}[\s\p{C}\p{M}]*+\p{N}++[\s\p{C}\p{M}]*+\p{Pe}"
 )
 _DIRECTIONS = re.compile("[\u202a-\u202e\u2066-\u2069]")  # show characters in another order
+_UNSEEN = regex.compile(r"\p{Default_Ignorable_Code_Point}+")
+# an opening or a closing parenthesis, also as East Asian scripts and small print have it
+_PARENTHESIS = re.compile(r"([(\uff08\ufe59\u207d\u208d])|[)\uff09\ufe5a\u207e\u208e]")
 
 
 def estimate_tokens(text: str) -> int:
@@ -54,14 +58,28 @@ def source_to_prompt(number: int, text: str, *, title: str = "", place: str = ""
     \[2] Policy (p-7)
     """
     name, where = (one_line(_DIRECTIONS.sub("", words)) for words in (title, place))
-    head = " ".join(filter(None, [f"[{number}]", name, where and f"({where})"]))
+    head = " ".join(filter(None, [f"[{number}]", name, where and f"({_closed(where)})"]))
     return f"{head}\n{escape_heads(text.strip())}"
 
 
 def escape_heads(text: str) -> str:
     """Put a backslash before each line that begins as the head of a source does."""
     lines = text.splitlines(keepends=True)
-    return "".join(f"\\{line}" if _LIKE_HEAD.match(line) else line for line in lines)
+    return "".join(
+        f"\\{line}" if _LIKE_HEAD.match(_UNSEEN.sub("", line)) else line for line in lines
+    )
+
+
+def _closed(place: str) -> str:
+    """What stands in the parenthesis of a head; a backslash is before each parenthesis in it if one
+    of them would close that of the head.
+    """
+    depth = 0
+    for sign in _PARENTHESIS.finditer(place):
+        depth += 1 if sign[1] else -1
+        if depth < 0:
+            return _PARENTHESIS.sub(r"\\\g<0>", place)
+    return place
 
 
 def hits_to_prompt(
@@ -93,8 +111,7 @@ def sources_that_fit(
     hits: Sequence[Hit], *, max_tokens: int, count: Callable[[str], int] = estimate_tokens
 ) -> dict[int, str]:
     """Write the sources that `hits_to_prompt` puts one after another, by their numbers."""
-    if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
-        raise ConfigError(f"max_tokens={max_tokens!r}: must be a whole number of at least 1")
+    max_tokens = whole_number("max_tokens", max_tokens, 1)
     sources = dict[int, str]()
     left, smallest = max_tokens, 0
     for number, hit in enumerate(hits, start=1):

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -212,6 +213,7 @@ class Retriever(Documents):
         directories alone. ConfigError where the filter means nothing.
         """
         compile_filter(filter)  # only for its errors
+        filter = deepcopy(filter)  # what its caller changes later is another filter
         if self.indexes:
             part = Retriever.load(
                 {name: retriever.visible(filter) for name, retriever in self.indexes.items()},
@@ -286,8 +288,15 @@ class Retriever(Documents):
         """Whether a document has this id."""
         if not isinstance(id, str):
             return False
+        try:
+            id.encode()
+        except UnicodeEncodeError:  # half of a surrogate pair is in no id
+            return False
         with self._engine.view() as view:
             return id in view.find([id])
+
+    # a document is had by its id, and not by its place: `documents` gives all of them
+    __iter__ = None
 
     def __repr__(self) -> str:
         name = type(self).__name__

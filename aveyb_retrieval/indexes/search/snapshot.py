@@ -305,7 +305,11 @@ class Snapshot:
     @cached_property
     def languages(self) -> tuple[str, ...]:
         """The languages of the documents, most frequent first, where each has its own rules."""
-        return tuple(self.tables.languages()) if self.encoding.language == AUTO else ()
+        return self._languages_of(None)
+
+    def _languages_of(self, docs: IntArray | None) -> tuple[str, ...]:
+        """The same of some documents, ascending; None: of all."""
+        return tuple(self.tables.languages(docs)) if self.encoding.language == AUTO else ()
 
     @cached_property
     def _light(self) -> dict[Kind, tuple[IntArray, FloatArray]]:

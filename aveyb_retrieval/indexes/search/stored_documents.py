@@ -28,7 +28,7 @@ from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.expressions import TimedExpression, compile_expression
 from aveyb_retrieval.indexes.store.filters import compile_filter
 from aveyb_retrieval.indexes.store.tables import MAX_GIVEN_ROWS, most_frequent
-from aveyb_retrieval.indexes.types import check_ids
+from aveyb_retrieval.indexes.types import check_ids, whole_number
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -189,13 +189,11 @@ class Documents:
         They are read when asked for, from the version that is open now. ConfigError where an
         argument means nothing.
         """
-        for name, value in (("limit", 0 if limit is None else limit), ("offset", offset)):
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-                raise ConfigError(f"{name}={value!r}: must be a whole number of at least 0")
+        first = whole_number("offset", offset, 0)
+        stop = None if limit is None else first + whole_number("limit", limit, 0)
         where = {} if filter is None else filter
         compile_filter(where)  # only for its errors
-        rows = slice(offset, None if limit is None else offset + limit)
-        return _matching(self._engine.view(), where, rows)
+        return _matching(self._engine.view(), where, slice(first, stop))
 
     def count(self, filter: Filter | None = None) -> int:
         """Count the documents that satisfy a filter; without one, all.
@@ -241,10 +239,7 @@ class Documents:
         """
         if not isinstance(field, str):
             raise ConfigError(f"field={field!r}: must be the name of a field")
-        if not isinstance(limit, int) or isinstance(limit, bool) or not 0 < limit <= MAX_GIVEN_ROWS:
-            raise ConfigError(
-                f"limit={limit!r}: must be a whole number from 1 to {MAX_GIVEN_ROWS:,}"
-            )
+        limit = whole_number("limit", limit, 1, MAX_GIVEN_ROWS)
         where = within(filter, ids)
         with self._engine.view() as view:
             if not isinstance(view, SeveralView):

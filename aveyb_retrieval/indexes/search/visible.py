@@ -20,6 +20,7 @@ import numpy as np
 from aveyb_retrieval.errors import ConfigError
 from aveyb_retrieval.indexes.search.snapshot import Renamed, Snapshot
 from aveyb_retrieval.indexes.store.filters import OWN
+from aveyb_retrieval.indexes.store.languages import rules_of
 from aveyb_retrieval.indexes.store.postings import bm25
 from aveyb_retrieval.indexes.store.vocabulary import IndexVocabulary
 from aveyb_retrieval.indexes.types import Kind, find_in, sample_rank
@@ -73,6 +74,8 @@ class Counted:
     mean_passage: float  # characters
     # documents and passages with words, and how many words these have
     words: dict[Kind, tuple[int, int]]
+    languages: tuple[str, ...]  # of the documents, as `Snapshot.languages`
+    language: Language  # the rules by which their words are found
 
     @property
     def nbytes(self) -> int:
@@ -107,17 +110,10 @@ class VisibleSnapshot(Snapshot):
             self._counted.mean_vector,
             self._counted.mean_passage,
         )
+        self.language, self.languages = self._counted.language, self._counted.languages
         self._lists: dict[tuple[Kind, str], np.ndarray] = {}
 
     # what is read of all documents is remembered by the whole, which outlives a search
-
-    @cached_property
-    def language(self) -> Language:
-        return self._whole.language
-
-    @cached_property
-    def languages(self) -> tuple[str, ...]:
-        return self._whole.languages
 
     @cached_property
     def _light(self) -> dict[Kind, tuple[IntArray, FloatArray]]:
@@ -134,6 +130,7 @@ class VisibleSnapshot(Snapshot):
     def _count_words(self) -> Counted:
         documents, passages = (self.ids(self._seen, kind) for kind in ("document", "passage"))
         spans, (docs, ranks) = self.tables.passages.spans(passages), self.ranks()
+        languages = self._languages_of(documents)
         seen = find_in(documents, docs)[1]
         return Counted(
             np.sort(ranks[seen]),
@@ -143,6 +140,8 @@ class VisibleSnapshot(Snapshot):
                 kind: self.tables.of(kind).counted(partial(self._seen.holds, kind))
                 for kind in get_args(Kind)
             },
+            languages,
+            rules_of(self.encoding, languages),
         )
 
     def select(self, where: Filter | None, *, quiet: bool = True) -> Allowed | None:

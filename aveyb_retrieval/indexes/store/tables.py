@@ -479,9 +479,14 @@ class Tables:
             selected = np.where(matching, with_it, without)
         return rows.select(list(columns)).filter(pa.array(selected[0]))
 
-    def languages(self) -> dict[str, int]:
-        """How many documents are in each language, by its code, most first."""
-        column = self.documents.columns("language")[0].drop_null()
+    def languages(self, docs: IntArray | None = None) -> dict[str, int]:
+        """How many documents are in each language, by its code, most first; of some documents, or
+        of all.
+        """
+        numbers, column = self.documents.columns("doc", "language")
+        if docs is not None:
+            column = column.filter(pa.array(find_in(docs, numbers.to_numpy())[1]))
+        column = column.drop_null()
         counts = {row["values"]: row["counts"] for row in column.value_counts().to_pylist()}
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
