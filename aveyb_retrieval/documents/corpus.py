@@ -190,7 +190,11 @@ def read_corpus(
     if sources is None:
         items = _read_rows(corpus, reading.names)  # type: ignore[arg-type]  # source_names says that these are rows
     else:
-        items = (item for source in sources for item in _read_safely(source, reading, watch))
+        items = (
+            item
+            for source in sources
+            for item in readable(_read_source(source, reading, watch), source)
+        )
     for item in items:
         titles |= isinstance(item, Record) and bool(item.title)
         yield item
@@ -252,12 +256,13 @@ def _check_iterable(corpus: object) -> None:
         )
 
 
-def _read_safely(source: str, reading: Reading, watch: Watch) -> Iterator[Item]:
+def readable(items: Iterable[Item], place: str) -> Iterator[Item]:
+    """Yield what is read of a place; InputError where the disk does not give it."""
     try:
-        yield from _read_source(source, reading, watch)
+        yield from items
     except OSError as error:
         raise InputError(
-            f"{path_text(source)}: cannot be read ({error.strerror or error})"
+            f"{path_text(place)}: cannot be read ({error.strerror or error})"
         ) from error
 
 

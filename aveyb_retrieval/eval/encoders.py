@@ -21,7 +21,7 @@ from aveyb_retrieval.encoder.model_folders import model_folder
 from aveyb_retrieval.errors import ConfigError, ModelError
 from aveyb_retrieval.eval.base import fingerprint_of
 from aveyb_retrieval.eval.tasks import STANDARD, EvalProtocol
-from aveyb_retrieval.indexes.types import EmbedderLike, Encoded, EncodedRow
+from aveyb_retrieval.indexes.types import EmbedderLike, Encoded, EncodedRow, PlacedEncoder
 
 if TYPE_CHECKING:
     from aveyb_retrieval.encoder.embedders.embedder import Embedder
@@ -98,6 +98,11 @@ class AsMeasured:
         self.prompts: dict[str, str] = dict(model.prompts)
         self.max_tokens: int | None = getattr(model, "max_tokens", None)
         self.passage_size: PassageSize | None = getattr(model, "passage_size", None)
+
+    @property
+    def computes_on_cpu(self) -> bool:
+        """Whether the model takes the processors of this machine."""
+        return isinstance(self._model, PlacedEncoder) and self._model.computes_on_cpu
 
     @property
     def fingerprint(self) -> str:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
-from aveyb_retrieval.errors import ConfigError
+from aveyb_retrieval.errors import ConfigError, IndexLockedError
 from aveyb_retrieval.indexes.changes.change import compact
 from aveyb_retrieval.indexes.changes.update import Batch, build_index
 from aveyb_retrieval.indexes.changes.verify import Verdict, verify_index
@@ -76,8 +76,8 @@ class Index(Retriever):
             path, mapped, on_search: As in `Retriever.load`; `path` is a directory.
             create: Make an index that has no documents yet where there is none.
             **options: `model`, `device` and `precision`, as in `Retriever.load`; `wait`, the
-                seconds that each change waits for another writer to end; `restart`, which lets the
-                first change throw away the work of an interrupted one. The other options of
+                seconds that each change waits for another writer to end; `restart`, with which
+                the first change throws away the work of an interrupted one. The other options of
                 `build_index` serve only to make the index.
 
         Raises:
@@ -273,16 +273,13 @@ class Index(Retriever):
         await asyncio.to_thread(self._commit, waiting)
 
     def _commit(self, batch: Batch) -> None:
-        with self._writing:
-            batch.commit()
-            self._restart = False
+        with self._writing, self._restarting() as restart:
+            batch.commit(restart=restart)
 
     def compact(self, *, wait: float | None = None) -> Report:
         """Merge what changes have left in pieces, and give back the room of what was removed."""
-        with self._writing:
-            report = compact(self._directory, wait=self._waiting(wait), restart=self._restart)
-            self._restart = False
-            return report
+        with self._writing, self._restarting() as restart:
+            return compact(self._directory, wait=self._waiting(wait), restart=restart)
 
     def verify(self) -> Verdict:
         """Check the files and counts of the index; see `verify_index`."""
@@ -293,9 +290,20 @@ class Index(Retriever):
         with self._writing:
             batch = self._batch(wait)
             give(batch)
-            report = batch.commit(resumable=True)
-            self._restart = False
-            return report
+            with self._restarting() as restart:
+                return batch.commit(resumable=True, restart=restart)
+
+    @contextmanager
+    def _restarting(self) -> Iterator[bool]:
+        """Whether a change throws away the work of an interrupted one: only the first does that
+        gets the lock.
+        """
+        restart, self._restart = self._restart, False
+        try:
+            yield restart
+        except IndexLockedError:
+            self._restart = restart
+            raise
 
     def _batch(self, wait: float | None) -> Batch:
         device = self._opening.device
@@ -305,7 +313,6 @@ class Index(Retriever):
             before=self._tables,
             device=device,
             wait=self._waiting(wait),
-            restart=self._restart,
         )
 
     def _waiting(self, wait: float | None) -> float:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from aveyb_retrieval.encoder.embedders.onnx_embedder import OnnxSentenceEmbedder
+from aveyb_retrieval.encoder.languages import folder
 from aveyb_retrieval.encoder.languages.network import onnx_model, position_table
 from aveyb_retrieval.encoder.languages.weights import BertWeights, read_weights
 from aveyb_retrieval.encoder.languages.xlmr_tokenizer import character_class, unigram_tokenizer
@@ -162,3 +164,26 @@ def test_a_file_that_is_cut_short_is_refused(tmp_path: Path, size: int) -> None:
 
 def test_runs_of_characters_are_ranges() -> None:
     assert character_class({"a", "b", "c", "x"}) == r"\x{61}-\x{63}\x{78}-\x{78}"
+
+
+def test_a_folder_is_made_once_and_is_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_file(tmp_path / "small.bin")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(folder, "weights_file", lambda: tmp_path / "small.bin")
+    made = folder.languages_folder()
+    written = [(path, path.stat().st_mtime_ns) for path in sorted(made.rglob("*"))]
+    assert folder.languages_folder() == made
+    assert [(path, path.stat().st_mtime_ns) for path in sorted(made.rglob("*"))] == written
+    assert [*made.parent.iterdir()] == [made]  # nothing is left of the making
+    embedder = OnnxSentenceEmbedder(made, name="small", precision="auto")
+    assert (embedder.dim, embedder.prompts) == (
+        HIDDEN,
+        {"query": "query: ", "document": "passage: "},
+    )
+    (document,) = embedder.encode_documents([("", "the pumps the pumps")])
+    query = embedder.encode_queries(["the pumps"])[0]
+    assert np.linalg.norm(query) == pytest.approx(1, abs=1e-5)
+    assert document.n_tokens > 4
+    assert float(query @ document.vector) > 0.9

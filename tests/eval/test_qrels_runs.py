@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from aveyb_retrieval.errors import InputError
@@ -144,6 +144,7 @@ runs = st.dictionaries(
 )
 
 
+@settings(deadline=None)
 @given(runs)
 @example({"\ufeff": {"a": 1.0}})
 @example({"\ufeffq 1": {"\ufeff": 1.0}})

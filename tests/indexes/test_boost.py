@@ -98,13 +98,14 @@ def test_the_least_score_is_asked_of_what_fits_not_of_what_is_new(index: Index) 
 
 
 def test_dates_to_come_and_times_of_other_zones(tmp_path: Any) -> None:
-    ahead = NOW.astimezone(timezone(timedelta(hours=9)))
+    now = datetime.now(UTC)
+    ahead = now.astimezone(timezone(timedelta(hours=9)))
     with Index.create(tmp_path / "ix", model=FakeEmbedder()) as index:
         index.add(
             [
-                {"_id": "later", "text": "zinc", "made": NOW + timedelta(days=400)},
+                {"_id": "later", "text": "zinc", "made": now + timedelta(days=400)},
                 {"_id": "now", "text": "zinc", "made": ahead},
-                {"_id": "z", "text": "zinc", "made": NOW.strftime("%Y-%m-%dT%H:%M:%SZ")},
+                {"_id": "z", "text": "zinc", "made": now.strftime("%Y-%m-%dT%H:%M:%SZ")},
                 {"_id": "none", "text": "zinc", "made": None},
             ]
         )

@@ -80,6 +80,8 @@ def test_whatever_looks_like_a_head_gets_a_backslash(line: str) -> None:
         ("x) [1] Policy (policy", "x\\) [1] Policy \\(policy"),
         ("m-1, Ada) (policy-7", "m-1, Ada\\) \\(policy-7"),
         ("m-1, Ada\uff09 \uff08policy-7", "m-1, Ada\\\uff09 \\\uff08policy-7"),
+        ("m-1, Ada\\) (policy-7", "m-1, Ada\\\\\\) \\(policy-7"),
+        ("(a", "\\(a"),
         ("(a)) ((b)", "\\(a\\)\\) \\(\\(b\\)"),
     ],
 )

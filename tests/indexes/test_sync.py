@@ -4,9 +4,11 @@ the process.
 
 from __future__ import annotations
 
+import errno
 import shutil
 import threading
 from contextlib import ExitStack
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -154,6 +156,22 @@ def test_a_file_that_cannot_be_read_stops_or_is_left_out(folder: Path, tmp_path:
     # an old text is not kept as if it were today's
     assert (done.deleted, done.rejected, done.unchanged) == (2, 1, 1)
     assert contents(root).keys() == {"b.md"}
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_folder_whose_disk_fails_is_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    read = sync.read_files
+
+    def fails(*given: Any) -> Any:
+        yield from islice(read(*given), count)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(sync, "read_files", fails)
+    build_index([{"_id": "x", "text": "y"}], tmp_path / "ix", model=FakeEmbedder())
+    with pytest.raises(InputError, match="docs: cannot be read .Input/output error"):
+        sync_index(folder, tmp_path / "ix", model=FakeEmbedder())
 
 
 def test_other_documents_stay_and_other_folders_are_refused(folder: Path, tmp_path: Path) -> None:

@@ -167,12 +167,22 @@ def test_a_disk_that_fails_has_a_class_and_says_what_to_do(
 
 
 class LosingEmbedder(FakeEmbedder):
-    """Loses its connection at the first document."""
+    """Loses its connection at the first document, or when it is called."""
+
+    def __init__(self, *, at_once: bool) -> None:
+        super().__init__()
+        self.at_once = at_once
 
     def encode_documents(self, documents: Any) -> Iterator[Any]:
-        for _ in documents:
-            raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer")
-        yield from ()
+        if self.at_once:
+            self._lose()
+        return map(self._lose, documents)
+
+    def _lose(self, *_: Any) -> None:
+        try:
+            raise ZeroDivisionError
+        except ZeroDivisionError as error:
+            raise ConnectionResetError(errno.ECONNRESET, "Connection reset by peer") from error
 
 
 def rows_of_a_file_that_is_not_there(error: OSError) -> Iterator[dict[str, Any]]:
@@ -196,8 +206,11 @@ def test_errors_of_a_callers_own_files_and_connections_are_raised_as_they_are(
         with pytest.raises(type(error)) as raised:
             change(rows_of_a_file_that_is_not_there(error))
         assert raised.value is error
-    with pytest.raises(ConnectionResetError, match="reset by peer"):
-        build_index(ROWS, tmp_path / "lost", model=LosingEmbedder())
+    for at_once in (True, False):
+        with pytest.raises(ConnectionResetError, match="reset by peer") as lost:
+            build_index(ROWS, tmp_path / "lost", model=LosingEmbedder(at_once=at_once))
+        assert isinstance(lost.value.__cause__, ZeroDivisionError)
+        assert isinstance(lost.value.__context__, ZeroDivisionError)
     assert index.version == before
 
 
@@ -234,11 +247,16 @@ def test_an_interrupted_change_is_thrown_away_by_an_index_that_is_opened_so(
     rows = [{"_id": f"new{i}", "text": f"word{i}"} for i in range(7)]
     with pytest.raises(ZeroDivisionError):
         index.upsert(row if i < 6 else 1 / 0 for i, row in enumerate(rows))
-    with pytest.raises(ConfigError, match=r"Index.open\(path, restart=True\)"):
+    with pytest.raises(ConfigError, match=r"restart=True, which an Index takes"):
         index.delete(["d1"])
     with Index.open(index.path, model=FakeEmbedder(), restart=True) as opened:
         assert opened.delete(["d1"]).deleted == 1
-        assert opened.upsert(rows).added == 7
+        with pytest.raises(ZeroDivisionError):  # the work of this one is no longer thrown away
+            opened.upsert(row if i < 6 else 1 / 0 for i, row in enumerate(rows))
+        with pytest.raises(ConfigError, match="restart=True"):
+            opened.delete(["d2"])
+        report = opened.upsert(rows)
+        assert (report.added, report.resumed) == (7, True)
         assert len(opened) == 26
 
 
@@ -258,6 +276,20 @@ def test_given_vectors_that_are_stored_are_not_written_again(storage: str, tmp_p
         assert [result[0].id for result in retriever.search_vectors(vectors, k=1)] == [
             row["_id"] for row in ROWS
         ]
+
+
+@pytest.mark.parametrize("look_ahead", [1, 2, 3])
+def test_of_one_id_with_several_vectors_the_last_counts(
+    look_ahead: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest, "BATCH_DOCUMENTS", 1)
+    monkeypatch.setattr(ingest, "LOOK_AHEAD_ITEMS", look_ahead)
+    vectors = np.eye(8, dtype=np.float32)
+    build_index(ROWS[:4], tmp_path / "i", vectors=vectors[:4], granularity="document")
+    rows = [ROWS[0], ROWS[1], ROWS[2], ROWS[0]]
+    one_change.upsert(rows, tmp_path / "i", vectors=vectors[[7, 1, 2, 0]])
+    with Retriever.load(tmp_path / "i") as retriever:
+        assert retriever.search_vectors(vectors[:1], k=1)[0][0].score == pytest.approx(1)
 
 
 def test_metadata_whose_fields_come_in_another_order_are_the_same(index: Index) -> None:

@@ -32,7 +32,7 @@ class OutsideError(Exception):
 
 
 def from_outside(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield the items of code that is not ours; its `OSError` becomes an `OutsideError`."""
+    """Yield what a corpus or a model gives; an `OSError` of theirs becomes an `OutsideError`."""
     try:
         yield from items
     except OSError as error:
@@ -45,7 +45,11 @@ def unmarked() -> Iterator[None]:
     try:
         yield
     except OutsideError as error:
-        raise error.original from None
+        original, context = error.original, error.original.__context__
+        try:
+            raise original
+        finally:
+            original.__context__ = context  # as it was: what a caller's own code has noted
 
 
 @contextlib.contextmanager

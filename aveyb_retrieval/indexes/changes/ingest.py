@@ -1,9 +1,10 @@
 """Documents on their way into a change: read, checked, encoded, committed batch by batch; bounded
 in memory.
 
-While one batch is read, the words of the one before are found in a thread, and the one before that
-is written in another: no more are in memory. What fails ends the change with the first error, and
-nothing is written after it.
+While one batch is read and encoded, the words of the one before are found in a thread, and then it
+is written in another: no more are in memory. A model on the CPU takes all processors, and waits
+until its batch is written. What fails ends the change with the first error, and nothing is written
+after it.
 
 The position in the input and a running hash of everything read so far are part of each commit. A
 continued change reads the input again up to that position and compares the hash, so that it never
@@ -617,7 +618,9 @@ class Ingestion:
         doc, content = stored
         if content == content_digest(record.title, record.text, record.keywords):
             # the vectors that are given may be others
-            is_known = not self._source.is_given or record.id in self._same_vectors
+            is_known = not self._source.is_given or (
+                record.id in self._same_vectors and not self._ids.is_recent(record.id)
+            )
             return ("metadata" if is_known else "encode"), 0
         may_move = record.origin is not None  # a file has other keywords by another path
         if doc >= self.transaction.state.first_doc or not may_move:
@@ -665,15 +668,14 @@ class Ingestion:
 
     def _take(self, step: PlannedItem, encoded: Encoded | None = None) -> None:
         tokens = None
+        self._batch_bytes += len(step.record.text) if isinstance(step.item, Record) else 0
         if step.action == "keep":
             encoded, tokens = self._stored(step)
         elif encoded is not None and self._encoding.token_codec is not None:
             tokens = _tokens(encoded, step)
         if encoded is not None:
             self._check(encoded, step)
-            self._batch_bytes += (
-                len(step.record.text) + encoded.vector.nbytes + encoded.passages.nbytes
-            )
+            self._batch_bytes += encoded.vector.nbytes + encoded.passages.nbytes
             self._batch_bytes += 0 if tokens is None else tokens.codes.nbytes
             self._tokens += encoded.n_tokens
             self._tokens_read = max(0, self._tokens_read - encoded.n_tokens)
@@ -821,6 +823,10 @@ class _Ids:
             return tables().find([document_id]).get(document_id)
         return self._stored_by_id.get(document_id)
 
+    def is_recent(self, document_id: str) -> bool:
+        """Whether a document may have changed since it was looked up."""
+        return document_id in self._recent
+
     def committed(self, steps: Iterable[PlannedItem]) -> None:
         records = [(step.record.id, step.action) for step in steps if isinstance(step.item, Record)]
         ids = [document_id for document_id, _ in records]
@@ -868,7 +874,9 @@ class ModelSource:
         embedder = self.embedder
         if isinstance(embedder, WatchedEncoder):
             embedder = embedder.with_watch(watch)
-        return embedder.encode_documents((step.record.prefix, step.record.text) for step in steps)
+        pairs = ((step.record.prefix, step.record.text) for step in steps)
+        # only as they are asked for: a model may work when it is called
+        yield from embedder.encode_documents(pairs)
 
     def check_fits(self, encoding: Encoding, where: object) -> None:
         """Raise an error of ours where these vectors do not fit the index at `where`."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
 
 import numpy as np
 
+from aveyb_retrieval.documents.corpus import readable
 from aveyb_retrieval.documents.folders import (
     SourceFile,
     beir_corpus,
@@ -593,7 +594,8 @@ class _Syncing:
 
     def _read(self, transaction: Transaction, plan: SyncPlan) -> None:
         """Read and encode new and changed files; the model is loaded for the first with text."""
-        items = self._new(self.files.read(plan.to_read, transaction.progress))
+        files = self.files.read(plan.to_read, transaction.progress)
+        items = self._new(readable(files, str(self.files.scope.base)))
         first = next(items, None)
         if first is None:
             return

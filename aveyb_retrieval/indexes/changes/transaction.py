@@ -261,13 +261,13 @@ class Transaction:
             raise ConfigError(
                 f"{self.place}: an interrupted change with other arguments is unfinished"
                 f" ({differences}); finish it with the same arguments, or discard its work with"
-                " --restart (restart=True; of an Index, Index.open(path, restart=True))"
+                " --restart (restart=True, which an Index takes from Index.open)"
             )
         if journal.base != (self.base.name if self.base else None):
             raise ConfigError(
                 f"{self.place}: an interrupted change of the version {journal.base} is"
                 " unfinished, and another version is visible now; discard its work with"
-                " --restart (restart=True; of an Index, Index.open(path, restart=True))"
+                " --restart (restart=True, which an Index takes from Index.open)"
             )
         journal.job, journal.index = ours, self.state.index
 

@@ -455,11 +455,12 @@ class Batch:
         job: Job = {"command": "update-metadata", **chosen.describe(), **described, "clear": clear}
         self._steps.append(_Step(job, apply))
 
-    def commit(self, *, resumable: bool = False) -> Report:
+    def commit(self, *, resumable: bool = False, restart: bool = False) -> Report:
         """Make all changes, as one version; where they change nothing, there is none.
 
         If one cannot be made, none is, and its error is raised. A single change that is `resumable`
-        is continued where it was interrupted.
+        is continued where it was interrupted. `restart`, here or of the batch, throws away the work
+        of an interrupted change.
         """
         read_manifest(self._directory)
 
@@ -478,7 +479,10 @@ class Batch:
         job = (
             self._steps[0].job if resumable else {"command": "batch", "token": secrets.token_hex(8)}
         )
-        report = run_change(self._directory, job, work, before=self._before, **self._options)
+        options = self._options
+        if restart:
+            options = {**options, "restart": True}
+        report = run_change(self._directory, job, work, before=self._before, **options)
         self.report = replace(report, notices=tuple(notices))
         return self.report
 

@@ -409,7 +409,7 @@ def _gains(
 
     Passages gain by what a document's names are worth above half of a sure name, the less the more
     competitors have a single passage. A document gains by words of its id that are nowhere else in
-    it, and a long one by its names.
+    it, and by numbers of its id; a long one by its names.
     """
     sure = sure_nats(len(among.docs))
     long_share = float(np.mean(1 - 1 / np.maximum(among.passages, 1)))

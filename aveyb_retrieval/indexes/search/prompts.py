@@ -35,6 +35,7 @@ _DIRECTIONS = re.compile("[\u202a-\u202e\u2066-\u2069]")  # show characters in a
 _UNSEEN = regex.compile(r"\p{Default_Ignorable_Code_Point}+")
 # an opening or a closing parenthesis, also as East Asian scripts and small print have it
 _PARENTHESIS = re.compile(r"([(\uff08\ufe59\u207d\u208d])|[)\uff09\ufe5a\u207e\u208e]")
+_WITH_BACKSLASHES = re.compile(rf"(\\*)({_PARENTHESIS.pattern})")  # before it, which are doubled
 
 
 def estimate_tokens(text: str) -> int:
@@ -71,15 +72,15 @@ def escape_heads(text: str) -> str:
 
 
 def _closed(place: str) -> str:
-    """What stands in the parenthesis of a head; a backslash is before each parenthesis in it if one
-    of them would close that of the head.
+    """What stands in the parenthesis of a head; a backslash is before each parenthesis in it if
+    they are not in pairs: one of them would close that of the head, or take its end.
     """
     depth = 0
     for sign in _PARENTHESIS.finditer(place):
         depth += 1 if sign[1] else -1
         if depth < 0:
-            return _PARENTHESIS.sub(r"\\\g<0>", place)
-    return place
+            break
+    return place if depth == 0 else _WITH_BACKSLASHES.sub(r"\1\1\\\2", place)
 
 
 def hits_to_prompt(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,7 @@ _SHORT_TEXTS_CHARACTERS = 2_000  # characters of short texts that are looked at 
 _SAMPLE_COUNT = 8
 _WORDS = 100  # of a text, among which stop words are counted
 _CLEAR_SHARE = 0.25  # the share of stop words from which on a text is surely in their language
+SETS_OF_LANGUAGES = 16  # whose rules and models are kept
 _CLEAR_QUESTION_SHARE = 0.9  # the probability from which on a question is in one language
 _PROSE_SHARE = 0.1  # the share of a language's stop words that any prose in it has
 
@@ -100,14 +101,17 @@ def stemmer_of(code: str) -> str:
 
 
 @cache
-def _identifier(codes: tuple[str, ...]) -> Any:
-    """Return what tells some languages apart; the first takes a tenth of a second to load."""
+def _whole_identifier() -> Any:
+    """Load what tells languages apart, in a tenth of a second."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier
 
-    if codes == tuple(NAMES):
-        made = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
-    else:
-        made = copy.copy(_identifier(tuple(NAMES)))
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+@lru_cache(maxsize=SETS_OF_LANGUAGES)
+def _identifier(codes: tuple[str, ...]) -> Any:
+    """Return what tells some languages apart."""
+    made = copy.copy(_whole_identifier())
     made.set_languages(codes)
     return made
 
@@ -287,16 +291,23 @@ def rules_of(encoding: Encoding, codes: Sequence[str] = ()) -> Language:
     `codes` are the languages of its documents, most frequent first, where each has its own rules.
     """
     names = list(dict.fromkeys(stemmer_of(code) for code in codes or (MAIN,)))
-    if encoding.language != AUTO:
-        names = [encoding.language]
-    every = [
-        language(name, keep_accents=encoding.keep_accents, synonyms=encoding.synonyms)
-        for name in names
-    ]
-    if len(every) == 1:
-        return every[0]
+    if encoding.language != AUTO or len(names) == 1:
+        name = names[0] if encoding.language == AUTO else encoding.language
+        return language(name, keep_accents=encoding.keep_accents, synonyms=encoding.synonyms)
+    return _several(tuple(codes), tuple(names), encoding.keep_accents, encoding.synonyms)
+
+
+@lru_cache(maxsize=SETS_OF_LANGUAGES)  # they remember words: parts of an index share them
+def _several(
+    codes: tuple[str, ...],
+    names: tuple[str, ...],
+    keep_accents: bool,  # by place: a key of the cache
+    synonyms: str,
+) -> SeveralLanguages:
+    """Return the rules of several languages, by their codes and by the names of the rules."""
+    every = [language(name, keep_accents=keep_accents, synonyms=synonyms) for name in names]
     main = {field: getattr(every[0], field) for field in Language.__dataclass_fields__}
-    return SeveralLanguages(**main, codes=tuple(codes), others=tuple(every[1:]))
+    return SeveralLanguages(**main, codes=codes, others=tuple(every[1:]))
 
 
 def main_language(encoding: Encoding, codes: Sequence[str]) -> Encoding:
