@@ -170,7 +170,7 @@ def test_a_folder_whose_disk_fails_is_named(
 
     monkeypatch.setattr(sync, "read_files", fails)
     build_index([{"_id": "x", "text": "y"}], tmp_path / "ix", model=FakeEmbedder())
-    with pytest.raises(InputError, match="docs: cannot be read .Input/output error"):
+    with pytest.raises(InputError, match=r"docs: cannot be read .Input/output error"):
         sync_index(folder, tmp_path / "ix", model=FakeEmbedder())
 
 
