@@ -43,7 +43,14 @@ from aveyb_retrieval.indexes.store.columns import TextColumns, different_words, 
 from aveyb_retrieval.indexes.store.copies import thread_digest
 from aveyb_retrieval.indexes.store.languages import DocumentLanguages, rules_of, stemmer_of
 from aveyb_retrieval.indexes.store.manifest import Counts
-from aveyb_retrieval.indexes.store.rows import CALLED_BY, FORMS, NAMES, VECTOR, WORDS, fixed_lists
+from aveyb_retrieval.indexes.store.rows import (
+    CALLED_BY,
+    FORMS,
+    NAME_WORDS,
+    VECTOR,
+    WORDS,
+    fixed_lists,
+)
 from aveyb_retrieval.indexes.store.shares import passage_shares
 from aveyb_retrieval.indexes.store.tables import (
     CODES,
@@ -267,7 +274,7 @@ def _document_table(batch: DocumentBatch) -> dict[str, Any]:
         "cut_tokens": [each.n_cut for each in encoded],
         "characters": batch.sums(batch.bounds[:, 1] - batch.bounds[:, 0]),
         "words": batch.sums(np.maximum(passage_words, 0)),
-        NAMES: [None] * len(records),
+        NAME_WORDS: [None] * len(records),
         **{field: [row[field] for row in metadata] for field in metadata[0]},
     }
 
@@ -281,7 +288,7 @@ def _text_table(batch: DocumentBatch) -> dict[str, Any]:
         THREAD: [thread_digest(record.metadata) for record in batch.records],
         WORDS: batch.columns.words,
         FORMS: batch.columns.forms,
-        NAMES: batch.columns.names,
+        NAME_WORDS: batch.columns.names,
         CALLED_BY: batch.columns.called,
     }
 

@@ -54,7 +54,7 @@ from aveyb_retrieval.indexes.store.manifest import (
     version_name,
 )
 from aveyb_retrieval.indexes.store.place import CLEAN_EVERY_VERSIONS, delete_unused
-from aveyb_retrieval.indexes.store.rows import NAMES
+from aveyb_retrieval.indexes.store.rows import NAME_WORDS
 from aveyb_retrieval.indexes.store.tables import Tables
 from aveyb_retrieval.indexes.types import silent
 from aveyb_retrieval.system import package_version
@@ -365,7 +365,7 @@ class Transaction:
     def _changed(
         self, pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]
     ) -> list[dict[str, Any]]:
-        """Rows with values that change, and what these make of the column `NAMES`."""
+        """Rows with values that change, and what these make of the column `NAME_WORDS`."""
         changed = [{**row, **values} for row, values in pairs]
         renamed = [
             now for (row, _), now in zip(pairs, changed, strict=True) if _names(now) != _names(row)
@@ -374,7 +374,7 @@ class Transaction:
             codes = [row["language"] or MAIN for row in renamed]
             names = different_words_by_language(self.state.encoding, codes, [*map(_names, renamed)])
             for row, words in zip(renamed, names.to_pylist(), strict=True):
-                row[NAMES] = words
+                row[NAME_WORDS] = words
         return changed
 
     def remove(self, docs: IntArray) -> None:

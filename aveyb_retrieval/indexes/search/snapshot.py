@@ -25,7 +25,7 @@ from aveyb_retrieval.indexes.store.lance_session import check_fork
 from aveyb_retrieval.indexes.store.languages import MAIN, rules_of
 from aveyb_retrieval.indexes.store.manifest import IndexDirectory, Manifest, check_files
 from aveyb_retrieval.indexes.store.place import hold_visible, open_directory
-from aveyb_retrieval.indexes.store.rows import NAMES, WORDS
+from aveyb_retrieval.indexes.store.rows import NAME_WORDS, WORDS
 from aveyb_retrieval.indexes.store.tables import (
     PARTS,
     StoredDocument,
@@ -388,7 +388,7 @@ class Snapshot:
         selection = selection or self.everything
         texts, renamed = self.tables.texts, self._renamed
         keep = texts.alive if selection is None else partial(selection.holds, "document")
-        counts = texts.vocabulary(NAMES).counts(words)
+        counts = texts.vocabulary(NAME_WORDS).counts(words)
         if self.everything is not None:  # most of these may be hidden
             counts = [min(count, MAX_DOCUMENTS_CALLED) for count in counts]
         listed = [
@@ -396,7 +396,7 @@ class Snapshot:
             for word, count in zip(words, counts, strict=True)
             if 0 < count <= MAX_DOCUMENTS_CALLED
         ]
-        lists = dict(zip(listed, texts.postings(listed, keep, NAMES), strict=True))
+        lists = dict(zip(listed, texts.postings(listed, keep, NAME_WORDS), strict=True))
         called = []
         for word in words:
             docs = lists[word]["number"] if word in lists else np.empty(0, np.int64)

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
     # A file, rows of it, and which of the numbers that were looked for these are.
     FoundRows = tuple[MappedRows, IntArray, IntArray]
 
-VECTOR, WORDS, FORMS, NAMES = "vector", "words", "forms", "names"
-CALLED_BY = "called"  # the words of `NAMES` and those of the beginning, apart
+VECTOR, WORDS, FORMS, NAME_WORDS = "vector", "words", "forms", "names"
+CALLED_BY = "called"  # the words of `NAME_WORDS` and those of the beginning, apart
 SPAN = ("start", "stop")
 MAX_PIECE_ROWS = 1 << 20  # that are merged
 _RUN_BYTES = 32 << 20  # of words whose lists are made together; it takes twelve times the memory

@@ -58,7 +58,7 @@ from aveyb_retrieval.indexes.store.filters import (
 )
 from aveyb_retrieval.indexes.store.lance_session import damage
 from aveyb_retrieval.indexes.store.manifest import DOCUMENTS, ROW_TABLES, TableFiles
-from aveyb_retrieval.indexes.store.rows import CALLED_BY, FORMS, NAMES, VECTOR, WORDS, RowTable
+from aveyb_retrieval.indexes.store.rows import CALLED_BY, FORMS, NAME_WORDS, VECTOR, WORDS, RowTable
 from aveyb_retrieval.indexes.store.shares import (
     FIRST_SIGNED_SHARE,
     FORWARDED_SHARE,
@@ -198,7 +198,7 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field("folder", pa.string()),
                 pa.field("pages", pa.large_string()),
                 pa.field("edits", pa.large_string()),
-                pa.field(NAMES, pa.large_string()),
+                pa.field(NAME_WORDS, pa.large_string()),
             ]
         ),
         "texts": pa.schema(
@@ -209,7 +209,7 @@ def schemas(encoding: Encoding) -> dict[str, pa.Schema]:
                 pa.field(THREAD, pa.int64()),
                 pa.field(WORDS, pa.large_string()),
                 *([] if encoding.language == PLAIN else [pa.field(FORMS, pa.large_string())]),
-                pa.field(NAMES, pa.large_string()),
+                pa.field(NAME_WORDS, pa.large_string()),
                 pa.field(CALLED_BY, pa.large_string()),
                 *(codes if encoding.tokens_of == "document" else []),
             ]
@@ -291,7 +291,7 @@ class Tables:
     ) -> Tables:
         described, tables = schemas(encoding), dict[str, RowTable]()
         for name in ROW_TABLES:
-            listed = (WORDS, FORMS, NAMES)
+            listed = (WORDS, FORMS, NAME_WORDS)
             columns = [column for column in listed if column in described[name].names]
             tables[name] = RowTable(
                 root,
@@ -499,8 +499,8 @@ class Tables:
 
     def renamed(self) -> dict[int, str]:
         """The words of id, title and metadata of documents whose lists of names are of others."""
-        rows = self.documents.scan(["doc", NAMES], f"{NAMES} IS NOT NULL").to_pydict()
-        return dict(zip(rows["doc"], rows[NAMES], strict=True))
+        rows = self.documents.scan(["doc", NAME_WORDS], f"{NAME_WORDS} IS NOT NULL").to_pydict()
+        return dict(zip(rows["doc"], rows[NAME_WORDS], strict=True))
 
     def called(self, docs: IntArray) -> dict[int, CalledBy]:
         """What documents were called by when they were added; those that are not there are left
