@@ -21,7 +21,7 @@ from aveyb_retrieval.encoder.model_folders import model_folder
 from aveyb_retrieval.errors import ConfigError, ModelError
 from aveyb_retrieval.eval.base import fingerprint_of
 from aveyb_retrieval.eval.tasks import STANDARD, EvalProtocol
-from aveyb_retrieval.indexes.types import EmbedderLike, Encoded, EncodedRow, PlacedEncoder
+from aveyb_retrieval.indexes.types import EmbedderLike, Encoded, EncodedRow, takes_processors
 
 if TYPE_CHECKING:
     from aveyb_retrieval.encoder.embedders.embedder import Embedder
@@ -102,7 +102,7 @@ class AsMeasured:
     @property
     def computes_on_cpu(self) -> bool:
         """Whether the model takes the processors of this machine."""
-        return isinstance(self._model, PlacedEncoder) and self._model.computes_on_cpu
+        return takes_processors(self._model)
 
     @property
     def fingerprint(self) -> str:

@@ -13,13 +13,12 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from numbers import Integral
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
-from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
+from aveyb_retrieval.errors import IndexFormatError, InputError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -168,6 +167,11 @@ class PlacedEncoder(Protocol):
     @property
     def computes_on_cpu(self) -> bool:
         """Whether it takes the processors of this machine, and no GPU or server."""
+
+
+def takes_processors(model: object) -> bool:
+    """Whether a model says that it computes on the processors of this machine."""
+    return isinstance(model, PlacedEncoder) and model.computes_on_cpu
 
 
 @runtime_checkable
@@ -335,17 +339,6 @@ def token_width(model: EmbedderLike) -> int:
 PASSAGE_BITS = 20
 MAX_PASSAGES = 1 << PASSAGE_BITS
 END_NUMBER = 1 << 42  # above the number of any document
-
-
-def whole_number(name: str, value: object, least: int, most: int | None = None) -> int:
-    """Return an argument as a number; ConfigError if it is no whole number in its range. Those of
-    NumPy are whole numbers, too.
-    """
-    number = int(value) if isinstance(value, Integral) and not isinstance(value, bool) else None
-    if number is None or number < least or (most is not None and number > most):
-        in_range = f"of at least {least}" if most is None else f"from {least} to {most:,}"
-        raise ConfigError(f"{name}={value!r}: must be a whole number {in_range}")
-    return number
 
 
 def check_ids(ids: Iterable[str]) -> list[str]:

@@ -68,12 +68,12 @@ from aveyb_retrieval.indexes.types import (
     Encoded,
     FloatArray,
     IntArray,
-    PlacedEncoder,
     WatchedEncoder,
     check_fingerprint,
     expand_passages,
     ranges,
     sample_rank,
+    takes_processors,
     unusable,
 )
 from aveyb_retrieval.indexes.vectors import (
@@ -609,7 +609,8 @@ class Ingestion:
             else:
                 action, doc = self._least_work(item, stored)
                 self._ids.waiting[item.id] += 1
-                self._ids.changing[item.id] += action in CHANGING
+                if action in CHANGING:
+                    self._ids.changing[item.id] += 1
                 return PlannedItem(item, position, digest, action, doc)
         if item.stops(self._on_error):
             raise item.error()
@@ -868,7 +869,7 @@ class ModelSource:
 
         A model on the CPU takes all processors: writing beside it would only add memory to its own.
         """
-        return not (isinstance(self.embedder, PlacedEncoder) and self.embedder.computes_on_cpu)
+        return not takes_processors(self.embedder)
 
     def encode(
         self, steps: Iterator[PlannedItem], watch: Callable[[int], None]

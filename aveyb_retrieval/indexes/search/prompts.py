@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import regex
 
+from aveyb_retrieval.checks import check_value
 from aveyb_retrieval.documents.readers.filetext import one_line
 from aveyb_retrieval.encoder.text.passages import outline
 from aveyb_retrieval.errors import ConfigError
-from aveyb_retrieval.indexes.types import whole_number
+from aveyb_retrieval.indexes.search.options import AtLeast1
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,9 +113,9 @@ def sources_that_fit(
     hits: Sequence[Hit], *, max_tokens: int, count: Callable[[str], int] = estimate_tokens
 ) -> dict[int, str]:
     """Write the sources that `hits_to_prompt` puts one after another, by their numbers."""
-    max_tokens = whole_number("max_tokens", max_tokens, 1)
+    check_value("max_tokens", max_tokens, AtLeast1)
     sources = dict[int, str]()
-    left, smallest = max_tokens, 0
+    left, smallest = int(max_tokens), 0
     for number, hit in enumerate(hits, start=1):
         block = _block(number, hit)
         size = count(block)

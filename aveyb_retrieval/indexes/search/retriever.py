@@ -37,7 +37,7 @@ from aveyb_retrieval.indexes.search.stored_documents import Documents
 from aveyb_retrieval.indexes.search.visible import VisibleEngine
 from aveyb_retrieval.indexes.store.filters import compile_filter
 from aveyb_retrieval.indexes.store.manifest import is_stored
-from aveyb_retrieval.indexes.types import EmbedderLike, check_fingerprint
+from aveyb_retrieval.indexes.types import EmbedderLike, check_fingerprint, check_ids
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -286,14 +286,12 @@ class Retriever(Documents):
 
     def __contains__(self, id: object) -> bool:
         """Whether a document has this id."""
-        if not isinstance(id, str):
-            return False
         try:
-            id.encode()
-        except UnicodeEncodeError:  # half of a surrogate pair is in no id
+            ids = check_ids([id])  # type: ignore[list-item]  # it refuses what is no id
+        except InputError:
             return False
         with self._engine.view() as view:
-            return id in view.find([id])
+            return ids[0] in view.find(ids)
 
     # a document is had by its id, and not by its place: `documents` gives all of them
     __iter__ = None

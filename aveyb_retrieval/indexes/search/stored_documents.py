@@ -9,10 +9,12 @@ from collections import Counter
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
+from msgspec import Meta
 
+from aveyb_retrieval.checks import check_value
 from aveyb_retrieval.encoder.text.passages import names_of, outline
 from aveyb_retrieval.errors import ConfigError, IndexFormatError, InputError
 from aveyb_retrieval.indexes.search.exported_vectors import (
@@ -21,14 +23,14 @@ from aveyb_retrieval.indexes.search.exported_vectors import (
     select_documents,
     write_vectors,
 )
-from aveyb_retrieval.indexes.search.options import within
+from aveyb_retrieval.indexes.search.options import AtLeast0, within
 from aveyb_retrieval.indexes.search.selections import Allowed
 from aveyb_retrieval.indexes.search.several import SeveralView
 from aveyb_retrieval.indexes.search.snapshot import Snapshot
 from aveyb_retrieval.indexes.store.expressions import TimedExpression, compile_expression
 from aveyb_retrieval.indexes.store.filters import compile_filter
 from aveyb_retrieval.indexes.store.tables import MAX_GIVEN_ROWS, most_frequent
-from aveyb_retrieval.indexes.types import check_ids, whole_number
+from aveyb_retrieval.indexes.types import check_ids
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,6 +47,7 @@ BATCH_IDS = 8192  # ids that are
 LISTED_DOCUMENTS = 200  # documents from which on folders are counted
 _BEGINNING_CHARACTERS = 4000  # characters in which a document's first heading is looked for
 MAX_MATCHES = 1000
+_GivenRows = Annotated[int, Meta(ge=1, le=MAX_GIVEN_ROWS)]
 CONTEXT_CHARACTERS = 100  # characters beside a match, up to the ends of its line
 CHARACTERS = 4  # of a token, at least, in most scripts that are written with spaces
 
@@ -189,11 +192,13 @@ class Documents:
         They are read when asked for, from the version that is open now. ConfigError where an
         argument means nothing.
         """
-        first = whole_number("offset", offset, 0)
-        stop = None if limit is None else first + whole_number("limit", limit, 0)
+        check_value("limit", limit, AtLeast0 | None)
+        check_value("offset", offset, AtLeast0)
         where = {} if filter is None else filter
         compile_filter(where)  # only for its errors
-        return _matching(self._engine.view(), where, slice(first, stop))
+        first = int(offset)  # it may be one of NumPy
+        rows = slice(first, None if limit is None else first + int(limit))
+        return _matching(self._engine.view(), where, rows)
 
     def count(self, filter: Filter | None = None) -> int:
         """Count the documents that satisfy a filter; without one, all.
@@ -239,7 +244,7 @@ class Documents:
         """
         if not isinstance(field, str):
             raise ConfigError(f"field={field!r}: must be the name of a field")
-        limit = whole_number("limit", limit, 1, MAX_GIVEN_ROWS)
+        check_value("limit", limit, _GivenRows)
         where = within(filter, ids)
         with self._engine.view() as view:
             if not isinstance(view, SeveralView):

@@ -42,7 +42,7 @@ _SHORT_TEXTS_CHARACTERS = 2_000  # characters of short texts that are looked at 
 _SAMPLE_COUNT = 8
 _WORDS = 100  # of a text, among which stop words are counted
 _CLEAR_SHARE = 0.25  # the share of stop words from which on a text is surely in their language
-SETS_OF_LANGUAGES = 16  # whose rules and models are kept
+_SETS_OF_LANGUAGES = 16  # whose rules and models are kept
 _CLEAR_QUESTION_SHARE = 0.9  # the probability from which on a question is in one language
 _PROSE_SHARE = 0.1  # the share of a language's stop words that any prose in it has
 
@@ -108,7 +108,7 @@ def _whole_identifier() -> Any:
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
-@lru_cache(maxsize=SETS_OF_LANGUAGES)
+@lru_cache(maxsize=_SETS_OF_LANGUAGES)
 def _identifier(codes: tuple[str, ...]) -> Any:
     """Return what tells some languages apart."""
     made = copy.copy(_whole_identifier())
@@ -297,7 +297,7 @@ def rules_of(encoding: Encoding, codes: Sequence[str] = ()) -> Language:
     return _several(tuple(codes), tuple(names), encoding.keep_accents, encoding.synonyms)
 
 
-@lru_cache(maxsize=SETS_OF_LANGUAGES)  # they remember words: parts of an index share them
+@lru_cache(maxsize=_SETS_OF_LANGUAGES)  # they remember words: parts of an index share them
 def _several(
     codes: tuple[str, ...],
     names: tuple[str, ...],

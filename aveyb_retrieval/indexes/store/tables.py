@@ -483,8 +483,9 @@ class Tables:
         """How many documents are in each language, by its code, most first; of some documents, or
         of all.
         """
-        numbers, column = self.documents.columns("doc", "language")
+        (column,) = self.documents.columns("language")
         if docs is not None:
+            (numbers,) = self.documents.columns("doc")
             column = column.filter(pa.array(find_in(docs, numbers.to_numpy())[1]))
         column = column.drop_null()
         counts = {row["values"]: row["counts"] for row in column.value_counts().to_pylist()}
