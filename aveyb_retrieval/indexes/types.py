@@ -289,9 +289,19 @@ def find_in(ascending: IntArray, numbers: IntArray) -> tuple[IntArray, BoolArray
 def ascending(numbers: IntArray) -> IntArray:
     """Numbers in order, each once: what `np.unique` makes of hundreds in twice the time."""
     ordered = np.sort(numbers)
-    new = np.ones(len(ordered), np.bool_)
-    np.not_equal(ordered[1:], ordered[:-1], out=new[1:])
-    return ordered[new]
+    return ordered[_is_new(ordered)]
+
+
+def starts_of_equals(numbers: IntArray) -> IntArray:
+    """Where runs of equal numbers begin, of numbers that lie together where they are equal."""
+    return np.flatnonzero(_is_new(numbers))
+
+
+def _is_new(numbers: IntArray) -> BoolArray:
+    """Which numbers are not the same as the one before."""
+    is_new = np.ones(len(numbers), np.bool_)
+    np.not_equal(numbers[1:], numbers[:-1], out=is_new[1:])
+    return is_new
 
 
 def ranges(starts: IntArray, counts: IntArray) -> IntArray:

@@ -27,7 +27,7 @@ from aveyb_retrieval.indexes.search.names import (
 from aveyb_retrieval.indexes.search.passage_scores import score_hybrid
 from aveyb_retrieval.indexes.store.called import CalledBy, called_by
 from aveyb_retrieval.indexes.store.tables import PARTS
-from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending, find_in
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending, find_in, starts_of_equals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -201,7 +201,7 @@ def _name(
         return None
     places = {word: place for place, word in enumerate(words)}
     columns = [places[term] for term in terms.terms[: terms.known]]
-    starts = np.flatnonzero(np.diff(best.numbers >> PASSAGE_BITS, prepend=-1))
+    starts = starts_of_equals(best.numbers >> PASSAGE_BITS)
     found = np.logical_or.reduceat(best.held[:, columns], starts)
     names = naming_words(terms, view.language)
     lists = dict(zip(names, view.documents_called(names, selection), strict=True))

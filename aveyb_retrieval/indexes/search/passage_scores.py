@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from aveyb_retrieval.indexes.store.words import K1, B
-from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending
+from aveyb_retrieval.indexes.types import PASSAGE_BITS, ascending, starts_of_equals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -185,7 +185,7 @@ def first_of_each(numbers: IntArray, most: int) -> IntArray:
 def best_by_document(ids: IntArray, values: FloatArray) -> tuple[IntArray, FloatArray]:
     """The documents `[m]` of passages `[n]`, ascending, and the highest value of each, `[m]`."""
     docs = ids >> PASSAGE_BITS
-    first = np.flatnonzero(np.diff(docs, prepend=-1))
+    first = starts_of_equals(docs)
     return docs[first], np.maximum.reduceat(values, first) if len(ids) else values[:0]
 
 

@@ -260,10 +260,10 @@ def _runs(segments: Segments) -> tuple[list[str], IntArray, IntArray]:
     different, numbers, starts = split_at_blanks(b" ".join(parts).translate(_BLANKS))
     sizes = np.array([0, *map(len, parts)], np.int64)
     firsts = np.searchsorted(starts, np.cumsum(sizes) + np.arange(len(sizes)))
-    counts = np.diff(firsts)[segments.numbers]
-    stops = np.concatenate([[0], np.cumsum(counts)])
-    runs = numbers[ranges(firsts[segments.numbers], counts)]
-    return different, runs, stops[segments.firsts]
+    of_segments = pa.LargeListArray.from_arrays(pa.array(firsts), pa.array(numbers))
+    in_order = of_segments.take(pa.array(segments.numbers))
+    places = in_order.offsets.to_numpy()[segments.firsts]
+    return different, in_order.flatten().to_numpy(), places
 
 
 def _lines(rules: Language, runs: Iterable[str]) -> list[str]:

@@ -127,6 +127,7 @@ _LETTER = re.compile(r"[^\W\d_]")
 _MEASURE, _NEGATIVE, _PRODUCT, _BREAK, _DASH, _SEVERAL_SIGNS = (1 << bit for bit in range(6))
 _NO_WORD_SIGNS = ".,;:\"'()[]{}"  # beside letters
 _DIGEST_BYTES = 8
+_OFFSET_BITS = 32  # of a place in the words of a batch, two of which are one number
 _NO_DIGEST = NO_WORDS.to_bytes(_DIGEST_BYTES, "little")
 
 
@@ -142,13 +143,17 @@ def segment_copy_digests(
     depends = _depends_on_next(segments, forms, places)
     data, offsets = _words_of_places(segments, words, depends)
     is_within = np.concatenate([[False], depends])  # whether a place follows one that depends on it
-    digests, out = dict[tuple[int, int], bytes](), list[bytes]()
-    for start, stop in offsets[places].tolist():
-        if (start, stop) not in digests:
+    digests, out = dict[int, bytes](), list[bytes]()
+    starts, stops = offsets[places].T
+    # numbers alone: a pair for each text would keep the collection of garbage busy
+    for start, stop, text in zip(
+        starts.tolist(), stops.tolist(), (starts << _OFFSET_BITS | stops).tolist(), strict=True
+    ):
+        if text not in digests:
             # a blank is before the first word, too
             hashed = blake2b(data[start + 1 : stop], digest_size=_DIGEST_BYTES).digest()
-            digests[start, stop] = hashed if start < stop else _NO_DIGEST
-        out.append(digests[start, stop])
+            digests[text] = hashed if start < stop else _NO_DIGEST
+        out.append(digests[text])
     made = np.frombuffer(b"".join(out), "<i8").astype(np.int64)
     for row in np.flatnonzero(is_within[places].any(axis=1)).tolist():
         made[row] = copy_digest(segments.source(*places[row].tolist()))
@@ -191,14 +196,15 @@ def _depends_on_next(segments: Segments, forms: Sequence[str], texts: IntArray) 
     ends, begins = _edges(forms)
     numbers = segments.numbers
     texts = texts[texts[:, 0] < texts[:, 1]]
-    texts_at = np.zeros(len(numbers) + 1, np.int64)  # how many more texts a place and the next have
+    # how many more texts a place and the next have
+    texts_at = np.zeros(len(numbers) + 1, np.int32)
     np.add.at(texts_at, texts[:, 0], 1)
     np.add.at(texts_at, texts[:, 1] - 1, -1)
     alike = ends[numbers[:-1]] & begins[numbers[1:]]
     depends = np.zeros(len(numbers), np.bool_)
     depends[:-1] = alike > 0
     depends[:-2] |= (alike[1:] & _DASH) > 0  # a dash between numbers depends on both
-    return depends & (np.cumsum(texts_at)[:-1] > 0)
+    return depends & (np.cumsum(texts_at, dtype=np.int32)[:-1] > 0)
 
 
 def _edges(forms: Sequence[str]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from aveyb_retrieval.indexes.store.words import K1, B
-from aveyb_retrieval.indexes.types import find_in
+from aveyb_retrieval.indexes.types import find_in, starts_of_equals
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -268,7 +268,7 @@ def bm25(
     worth = idf * sign * count * (K1 + 1) / (count + penalty)
     order = np.argsort(held["number"], kind="stable")  # each list mostly ascends already
     numbers = held["number"][order]
-    first = np.flatnonzero(np.diff(numbers, prepend=-2))
+    first = starts_of_equals(numbers)
     if not len(first):
         return numbers, np.empty(0)
     scores, is_scored = (

@@ -53,7 +53,7 @@ VECTOR, WORDS, FORMS, NAME_WORDS = "vector", "words", "forms", "names"
 CALLED_BY = "called"  # the words of `NAME_WORDS` and those of the beginning, apart
 SPAN = ("start", "stop")
 MAX_PIECE_ROWS = 1 << 20  # that are merged
-_RUN_BYTES = 32 << 20  # of words whose lists are made together; it takes twelve times the memory
+_RUN_BYTES = 4 << 20  # of words whose lists are made together; it takes twelve times the memory
 MAX_DOCUMENT_NUMBER = 1 << 32  # which are there is kept in memory, a byte each
 
 

@@ -7,7 +7,7 @@ few different ones. So each is looked at once, and NumPy and Arrow put the texts
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain, count, pairwise
+from itertools import count, pairwise
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -106,7 +106,7 @@ class Layout:
         for title, text, spans, headings, _ in texts:
             pieces += (" ", title, " ")
             first = len(pieces)
-            parts, last, ranges_of_passages = _cut(text, spans.tolist(), first)
+            parts, last, ranges_of_passages = _cut(text, spans.ravel().tolist(), first)
             pieces += parts
             titled += (first - 2, last)
             bodies += (first, last)
@@ -130,21 +130,19 @@ def _add(pieces: list[str], piece: str) -> tuple[int, int]:
     return len(pieces) - 1, len(pieces)
 
 
-def _cut(
-    text: str, passages: Sequence[Sequence[int]], first: int
-) -> tuple[list[str], int, list[int]]:
+def _cut(text: str, edges: Sequence[int], first: int) -> tuple[list[str], int, list[int]]:
     """The pieces of a text, which are numbered from `first`, the number behind its own, and the
-    pieces of its passages, first and behind the last, one after the other.
+    pieces of its passages, first and behind the last, one after the other, as are their `edges`.
     """
-    if passages == [[0, len(text)]]:  # as of most short texts
+    if edges == [0, len(text)]:  # as of most short texts
         return [text], first + 1, [first, first + 1]
-    cuts = sorted({0, len(text), *chain.from_iterable(passages)})
+    cuts = sorted({0, len(text), *edges})
     if all(text[cut - 1] in _BLANKS or text[cut] in _BLANKS for cut in cuts[1:-1]):
         number = dict(zip(cuts, count(first), strict=False))
         parts = [text[start:stop] for start, stop in pairwise(cuts)]
-        return parts, first + len(parts), [number[cut] for cut in chain.from_iterable(passages)]
+        return parts, first + len(parts), [number[edge] for edge in edges]
     parts, places = [text], list[int]()
-    for start, stop in passages:
+    for start, stop in zip(edges[::2], edges[1::2], strict=True):
         parts += (" ", text[start:stop])
         places += (first + len(parts) - 1, first + len(parts))
     return parts, first + 1, places

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from aveyb_retrieval.indexes.store.mapped import LocalBytes, arrow_writer, read_batches
 from aveyb_retrieval.indexes.store.vocabulary import WordSet
-from aveyb_retrieval.indexes.types import find_in, ranges, slices_of
+from aveyb_retrieval.indexes.types import find_in, ranges, slices_of, starts_of_equals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -315,30 +315,26 @@ def _run(
     """The lists of rows with words, counted from `first_row`; and how many words all rows have."""
     offsets = np.frombuffer(words.buffers()[1], np.int64)[words.offset :][: len(words) + 1]
     data = np.frombuffer(words.buffers()[2] or b"", np.uint8)
-    sizes = np.zeros(len(words), np.int64)
-    of_tokens, of_positions = [_NOTHING], [np.empty(0, np.uint32)]
+    of_starts, of_words = [_NOTHING], [_NOTHING]
     for begin, end in _byte_ranges(data, int(offsets[0]), int(offsets[-1])):
         starts, token_words = _tokens(data[begin:end], dictionary)
-        row_starts = np.searchsorted(starts, offsets - begin)  # the first token of each row
-        words_of_rows = np.diff(row_starts)
-        token_rows = np.repeat(np.arange(len(sizes)), words_of_rows)
-        # in front of this range if the row was begun in another
-        first_tokens = row_starts[:-1] - sizes
-        sizes += words_of_rows
-        # NumPy sorts numbers faster than it says their order
-        ordered = np.sort(token_words << _LOW_BITS | np.arange(len(starts)))
-        tokens = ordered & _LOW
-        rows = token_rows[tokens]
-        of_tokens.append(ordered & ~_LOW | rows)
-        of_positions.append((tokens - first_tokens[rows]).astype(np.uint32))
-    words_and_rows, positions = np.concatenate(of_tokens), np.concatenate(of_positions)
-    if len(of_positions) > 2:  # of several ranges
-        order = np.argsort(words_and_rows, kind="stable")
-        words_and_rows, positions = words_and_rows[order], positions[order]
-    heads = np.flatnonzero(np.diff(words_and_rows, prepend=-1))
-    held, times = words_and_rows[heads], np.diff(heads, append=len(words_and_rows))
+        of_starts.append(starts + begin)
+        of_words.append(token_words)
+    first_tokens = np.searchsorted(np.concatenate(of_starts), offsets)
+    sizes = np.diff(first_tokens)
+    token_rows = np.repeat(np.arange(len(sizes), dtype=np.uint32), sizes)
+    # NumPy sorts numbers faster than it says their order
+    keys = np.concatenate(of_words) << _LOW_BITS | np.arange(len(token_rows))
+    keys.sort()
+    tokens = keys & _LOW
+    rows = token_rows[tokens]
+    positions = tokens - first_tokens[rows]
+    keys ^= tokens
+    keys |= rows  # a word and a row that holds it, as often as it does
+    heads = starts_of_equals(keys)
+    held, times = keys[heads], np.diff(heads, append=len(keys))
     list_words = held >> _LOW_BITS
-    firsts = np.flatnonzero(np.diff(list_words, prepend=-1))
+    firsts = starts_of_equals(list_words)
     numbers = np.cumsum(sizes > 0) - 1 + first_row
     run = _Run(
         list_words[firsts],
@@ -426,12 +422,11 @@ def _join(
     positions = np.empty(totals.sum(), np.min_scalar_type(last))
     next_row, next_position = np.cumsum(sizes) - sizes, np.cumsum(totals) - totals
     for run in runs:
-        order = np.argsort(run.words, kind="stable")
-        for target, source in _plan_moves(next_row[run.words], run.sizes, order):
+        for target, source in _plan_moves(next_row[run.words], run.sizes):
             rows[target] = run.rows[source]
             counts[target] = run.counts[source]
         next_row[run.words] += run.sizes
-        for target, source in _plan_moves(next_position[run.words], run.totals, order):
+        for target, source in _plan_moves(next_position[run.words], run.totals):
             positions[target] = run.positions[source]
         next_position[run.words] += run.totals
     if (sizes == 0).any():
@@ -444,16 +439,13 @@ def _join(
     return WordPart(spelled, rows, counts, np.cumsum(totals), positions, number, length)
 
 
-def _plan_moves(
-    targets: IntArray, sizes: IntArray, order: IntArray
-) -> Iterator[tuple[IntArray, IntArray]]:
-    """From where to where the lists of words go that follow each other and have these sizes, `[w]`:
-    some at a time, in the given order of words.
+def _plan_moves(targets: IntArray, sizes: IntArray) -> Iterator[tuple[IntArray, slice]]:
+    """To where the lists of words go that follow each other and have these sizes, `[w]`, and from
+    where: some at a time.
     """
-    starts = np.cumsum(sizes) - sizes
-    for part in slices_of(sizes[order], _COPIED_AT_ONCE):
-        words = order[part]
-        yield ranges(targets[words], sizes[words]), ranges(starts[words], sizes[words])
+    ends = np.concatenate([[0], np.cumsum(sizes)])
+    for part in slices_of(sizes, _COPIED_AT_ONCE):
+        yield ranges(targets[part], sizes[part]), slice(ends[part.start], ends[part.stop])
 
 
 def _shared(offsets: IntArray, data: npt.NDArray[np.uint8]) -> IntArray:
