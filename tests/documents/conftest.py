@@ -11,7 +11,7 @@ import pytest
 
 from aveyb_retrieval.documents.readers.file_limits import Limits
 from aveyb_retrieval.documents.readers.filetext import FileText, Unreadable
-from aveyb_retrieval.documents.readers.kinds import kind_of
+from aveyb_retrieval.documents.readers.kinds import kind_of, read_file
 from aveyb_retrieval.documents.readers.process import FileReader
 
 if TYPE_CHECKING:
@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 Read = Callable[[str, bytes], FileText]
 
 
+LIMITS = Limits(1 << 20)
+
+
 @pytest.fixture(scope="module")
 def reader() -> Iterator[FileReader]:
-    with FileReader(Limits(1 << 20)) as found:
+    with FileReader(LIMITS) as found:
         yield found
 
 
@@ -33,7 +36,10 @@ def read(reader: FileReader, tmp_path: Path) -> Read:
         path.write_bytes(data)
         kind = kind_of(path)
         assert kind is not None
-        return reader.read(path, kind)[0]
+        found, digest = reader.read(path, kind)
+        # nothing is lost between the process that reads files and this one
+        assert (found, digest) == read_file(path, kind, LIMITS)
+        return found
 
     return read
 

@@ -45,7 +45,7 @@ _COLUMNS = ("word", "shared", "stop", "row", "count", "end", "position", "number
 _LOW_BITS = 32  # of two whole numbers in one of 64 bits, which are sorted together
 _LOW = (1 << _LOW_BITS) - 1
 _OCCURRENCES_AT_ONCE = 1 << 16  # that fit into a processor's cache
-_COPIED_AT_ONCE = 1 << 22  # elements, when parts are merged
+_COPIED_AT_ONCE = 1 << 19  # elements, when parts are merged
 _NOTHING = np.empty(0, np.int64)
 
 
