@@ -6,7 +6,7 @@ import ast
 import importlib
 import re
 import time
-from collections import deque
+from collections import defaultdict, deque
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,14 +123,22 @@ def hostile(pattern: Any, length: int) -> Iterator[Any]:
                 yield text if isinstance(pattern.pattern, str) else text.encode("utf-8")
 
 
+@cache
+def uses_by_name() -> dict[str, set[str]]:
+    """How the package uses what has a method of expressions, by its name."""
+    use = re.compile(r"\b(\w+)\.(match|fullmatch|search|finditer|findall|sub|split)\(")
+    found = defaultdict[str, set[str]](set)
+    for source in SOURCES:
+        for name, method in use.findall(source):
+            found[name].add(method)
+    return found
+
+
 def uses(name: str) -> list[str]:
     """How the package uses an expression: one that is only matched at a text's beginning is not
     searched for here.
     """
-    pattern = re.compile(
-        rf"\b{name.rpartition('.')[2]}\.(match|fullmatch|search|finditer|findall|sub|split)\("
-    )
-    return sorted({use for source in SOURCES for use in pattern.findall(source)}) or ["finditer"]
+    return sorted(uses_by_name()[name.rpartition(".")[2]]) or ["finditer"]
 
 
 def seconds(pattern: Any, ways: list[str], text: Any) -> float:
