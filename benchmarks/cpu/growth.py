@@ -328,6 +328,7 @@ def build_parts() -> list[Part]:
     from aveyb_retrieval.indexes.store.rows import RowTable, WordIndex
 
     found: list[Part] = [
+        ("words and columns", ingest, "find_words"),
         ("words and columns", ingest, "make_rows"),
         *(("writing rows", owner, "append") for owner in (LanceTable, RowTable)),
         *(("merging pieces", owner, "settle") for owner in (LanceTable, RowTable)),

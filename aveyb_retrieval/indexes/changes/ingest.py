@@ -1,10 +1,10 @@
 """Documents on their way into a change: read, checked, encoded, committed batch by batch; bounded
 in memory.
 
-While one batch is read and encoded, the words of the one before are found in a thread, and then it
-is written in another: no more are in memory. A model on the CPU takes all processors, and waits
-until its batch is written. What fails ends the change with the first error, and nothing is written
-after it.
+While one batch is read and encoded, the words of the one before are found in a thread, and then its
+rows are made and written in another: no more are in memory. A model on the CPU takes all
+processors, and waits until its batch is written. What fails ends the change with the first error,
+and nothing is written after it.
 
 The position in the input and a running hash of everything read so far are part of each commit. A
 continued change reads the input again up to that position and compares the hash, so that it never
@@ -160,9 +160,11 @@ class DocumentBatch:
         made: Sequence[Made],
         first_doc: int,
         encoding: Encoding,
-        languages: DocumentLanguages,
+        languages: Sequence[str],
     ) -> DocumentBatch:
-        """Number documents from `first_doc`, and find their languages and words."""
+        """Number documents from `first_doc`, and find their words, each by the rules of its
+        language.
+        """
         has_passages = "passage" in encoding.kinds
         spans = [encoded.spans if has_passages else encoded.spans[:0] for _, encoded, _ in made]
         passage_texts = [
@@ -173,10 +175,9 @@ class DocumentBatch:
             _text_of(record, encoded, own, parts)
             for (record, encoded, _), own, parts in zip(made, spans, passage_texts, strict=True)
         ]
-        codes = languages.of([record.text for record, _, _ in made])
-        columns = columns_by_language(encoding, codes, texts)
+        columns = columns_by_language(encoding, languages, texts)
         numbers = np.arange(first_doc, first_doc + len(made))
-        return cls(made, numbers, texts, codes, passage_texts, columns, encoding)
+        return cls(made, numbers, texts, languages, passage_texts, columns, encoding)
 
     @property
     def records(self) -> list[Record]:
@@ -203,24 +204,24 @@ class DocumentBatch:
         return np.bincount(owners, of_passages, len(self.made)).astype(np.int64).tolist()
 
 
-def make_rows(
-    made: Sequence[Made], first_doc: int, encoding: Encoding, languages: DocumentLanguages
-) -> Rows:
-    """Return the rows of some documents numbered from `first_doc`, by dataset, and what they add to
-    the counts.
-    """
-    if not made:
-        return {}, Counts()
-    batch = DocumentBatch.of(made, first_doc, encoding, languages)
+def find_words(
+    made: Sequence[Made], first_doc: int, encoding: Encoding, languages: Sequence[str]
+) -> DocumentBatch | None:
+    """Return some documents with their words, as `DocumentBatch.of` does; None of no documents."""
+    return DocumentBatch.of(made, first_doc, encoding, languages) if made else None
+
+
+def make_rows(batch: DocumentBatch) -> Rows:
+    """Return the rows of some documents, by dataset, and what they add to the counts."""
     columns = _columns_by_table(batch)
     rows = {
         name: pa.Table.from_pydict({field: columns[name][field] for field in schema.names}, schema)
-        for name, schema in schemas(encoding).items()
+        for name, schema in schemas(batch.encoding).items()
         if name in columns
     }
     totals = {name: int(sum(columns["documents"][name])) for name in COUNTS}
     cut_documents = sum(tokens > 0 for tokens in columns["documents"]["cut_tokens"])
-    return rows, Counts(documents=len(made), cut_documents=cut_documents, **totals)
+    return rows, Counts(documents=len(batch.made), cut_documents=cut_documents, **totals)
 
 
 def _columns_by_table(batch: DocumentBatch) -> dict[str, dict[str, Any]]:
@@ -740,24 +741,34 @@ class Ingestion:
             (record.edited(edits.get(name)), encoded, tokens)
             for name, (record, encoded, tokens) in last.items()
         ]
-        rows = partial(make_rows, made, self._next_doc, self._encoding, self._languages)
+        codes = self._languages.of([record.text for record, _, _ in made])
+        documents = partial(find_words, made, self._next_doc, self._encoding, codes)
         self._next_doc += len(made)
         write = partial(self._write, [step for step, _, _ in batch], {*last}, save=save)
         if self._source.writes_beside:
-            words = self._words.submit(rows)
+            worded = self._words.submit(documents)
             self._written()
-            self._writing = self._writer.submit(write, words.result)
+            self._writing = self._writer.submit(write, worded.result)
         else:
-            self._wrote(write(rows))
+            self._wrote(write(documents))
 
     def _write(
-        self, steps: Sequence[PlannedItem], made: set[str], rows: Callable[[], Rows], *, save: bool
+        self,
+        steps: Sequence[PlannedItem],
+        made: set[str],
+        documents: Callable[[], DocumentBatch | None],
+        *,
+        save: bool,
     ) -> Sequence[PlannedItem]:
-        """Write a batch, whose documents `made` have new rows, and return it."""
+        """Write a batch, in which the documents whose ids are `made` have new rows, and return
+        it.
+        """
         transaction, state = self.transaction, self.transaction.state
         replaced = transaction.tables.find(made) if self._mode == "upsert" else {}
         transaction.remove(np.array([doc for doc, _ in replaced.values()], dtype=np.int64))
-        transaction.add(*rows())
+        batch = documents()
+        if batch is not None:
+            transaction.add(*make_rows(batch))
         again = [step.record for step in steps if step.action == "metadata"]
         # a document that comes again is encoded anew: what was said of it before is over
         updated = transaction.set_metadata(
