@@ -147,7 +147,7 @@ class WordPart:
             for place in of_words[1:]:
                 following = _intersect(following + 1, keys[place])
             of_rows = following >> _LOW_BITS
-            holding.append(of_rows[np.diff(of_rows, prepend=-1) > 0])
+            holding.append(of_rows[starts_of_equals(of_rows)])
         return np.concatenate(holding)
 
     def _occurrences(self, place: int, rows: np.ndarray, counts: np.ndarray) -> _Occurrences:
