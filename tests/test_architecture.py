@@ -155,20 +155,14 @@ def test_only_one_file_asks_for_what_windows_does_not_have() -> None:
     """
     last = {call.partition(".")[2] for call in POSIX_CALLS}
     for name, path in MODULES.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        imported = {
-            alias.name
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Import)
-            for alias in node.names
-        }
-        imported |= {
-            node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
-        }
-        attributes = [
-            node for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node.attr in last
-        ]
-        called = {ast.unparse(node) for node in attributes}
+        imported, called = set[str](), set[str]()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add(node.module or "")
+            elif isinstance(node, ast.Attribute) and node.attr in last:
+                called.add(ast.unparse(node))
         assert not called & POSIX_CALLS, name
         assert not imported & POSIX or name == "aveyb_retrieval.system", name
 

@@ -318,8 +318,11 @@ def test_a_path_that_does_not_exist_is_lost() -> None:
 
 
 def docstrings(source: Path) -> Iterator[str]:
-    """Every docstring of a file."""
-    for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+    """Every docstring of a file; none of one that names no file and no module."""
+    text = source.read_text(encoding="utf-8")
+    if not (FILE.search(text) or MODULE.search(text)):
+        return
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
             yield ast.get_docstring(node) or ""
 

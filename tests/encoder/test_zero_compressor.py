@@ -121,7 +121,7 @@ def test_onnx_retrieves_nothing_and_gives_the_same_vectors(
 def test_vectors_of_the_embedded_model_are_equal_to_the_bit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    lengths = np.random.default_rng(0).integers(0, 900, 24).tolist()
+    lengths = np.random.default_rng(0).integers(0, 900, 12).tolist()
     words = [
         ("A title" * (i % 2), " ".join(f"w{j % 97}" for j in range(n)))
         for i, n in enumerate(lengths)

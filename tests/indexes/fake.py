@@ -77,12 +77,13 @@ class FakeEmbedder:
         kept = found[: self.max_tokens]
         starts = range(0, len(kept), self.split_size)
         groups = [kept[i : i + self.split_size] for i in starts]
-        means = [self._vectors(g).mean(axis=0) for g in groups]
+        vectors, sizes = self._vectors(kept), np.array([len(g) for g in groups], np.float32)
+        sums = np.add.reduceat(vectors, starts) if groups else vectors
+        means = sums / sizes[:, None]
         self.encoded_words += len(kept)
-        units = np.array([unit(m) for m in means], np.float32).reshape(-1, self.dim)
-        lengths = np.array([np.linalg.norm(m) for m in means], np.float32)
-        sizes = np.array([len(g) for g in groups], np.float32)
-        total = (lengths * sizes) @ units if len(units) else np.zeros(self.dim, np.float32)
+        lengths = np.linalg.norm(means, axis=1)
+        units = means / np.where(lengths, lengths, 1)[:, None]
+        total = (lengths * sizes) @ units
         spans = np.array([[g[0][1], g[-1][2]] for g in groups], np.int64).reshape(-1, 2) - len(
             prefix
         )
@@ -94,7 +95,7 @@ class FakeEmbedder:
         tokens = None
         if self._codec is not None:
             ends = np.cumsum([0, *(len(g) for g in groups)])
-            codes = self._codec.encode(self._vectors(kept))
+            codes = self._codec.encode(vectors)
             tokens = TokenCodes(codes, np.stack([ends[:-1], ends[1:]], axis=1))
         cut = len(found) - len(kept)
         return EncodedDocument(unit(total), units, spans, len(kept), cut, headings, tokens)

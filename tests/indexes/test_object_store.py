@@ -188,8 +188,8 @@ def test_threads_read_parts_as_one_alone_does(
     has_room: bool, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also past the cache, where what is read is forgotten again and again."""
-    build(where, 60)
-    queries = [f"word{i} word{i + 1}" for i in range(0, 48, 2)]
+    build(where, 25)
+    queries = [f"word{i} word{i + 1}" for i in range(0, 48, 4)]
 
     def ask(opened: Retriever, query: str) -> list[tuple[Any, ...]]:
         hits = opened.search(query, k=9, unit="passage", filter={"year": {"$gte": 2003}})

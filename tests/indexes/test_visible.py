@@ -315,8 +315,8 @@ def test_a_beginning_of_too_many_words_is_refused_before_all_texts_of_a_part_are
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = [
-        {"_id": f"{n}", "text": " ".join(f"x{n}y{i}" for i in range(200)), **SEEN}
-        for n in range(400)
+        {"_id": f"{n}", "text": " ".join(f"x{n}y{i}" for i in range(100)), **SEEN}
+        for n in range(200)
     ]
     build_index(rows, tmp_path / "i", model=FakeEmbedder(), language="none")
     taken = record_calls(monkeypatch, RowTable, "take")

@@ -291,7 +291,7 @@ def test_words_of_many_texts_and_their_passages_are_those_of_each_alone(
     ]
     drawn += map(chr, range(128))
     texts = []
-    for _ in range(600):
+    for _ in range(250):
         text = "".join(
             rng.choice(drawn) + rng.choice(["", " ", "  ", "\n"]) for _ in range(rng.randrange(12))
         )
