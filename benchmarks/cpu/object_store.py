@@ -1,7 +1,7 @@
 """What an index in an object store costs: requests, bytes and milliseconds, and what is left after
 failures.
 
-    python -m benchmarks.cpu.object_store TEXTS...        # some four minutes; --passages 10000 for
+    python -m benchmarks.cpu.object_store TEXTS...        # some nine minutes; --passages 10000 for
     a quick look
 
 TEXTS are `.jsonl.zst` files with a field `text`, cut into passages as `growth.py` does; vectors are
