@@ -17,6 +17,7 @@ import numpy as np
 from aveyb_retrieval.encoder.embedders.embedder import EncodedDocument
 from aveyb_retrieval.encoder.network.token_codec import TokenCodec, TokenCodes
 from aveyb_retrieval.encoder.text.passages import outline
+from aveyb_retrieval.indexes.types import unit_rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -77,13 +78,9 @@ class FakeEmbedder:
         kept = found[: self.max_tokens]
         starts = range(0, len(kept), self.split_size)
         groups = [kept[i : i + self.split_size] for i in starts]
-        vectors, sizes = self._vectors(kept), np.array([len(g) for g in groups], np.float32)
-        sums = np.add.reduceat(vectors, starts) if groups else vectors
-        means = sums / sizes[:, None]
         self.encoded_words += len(kept)
-        lengths = np.linalg.norm(means, axis=1)
-        units = means / np.where(lengths, lengths, 1)[:, None]
-        total = (lengths * sizes) @ units
+        vectors = self._vectors(kept)
+        sums = np.add.reduceat(vectors, starts) if groups else vectors
         spans = np.array([[g[0][1], g[-1][2]] for g in groups], np.int64).reshape(-1, 2) - len(
             prefix
         )
@@ -98,7 +95,9 @@ class FakeEmbedder:
             codes = self._codec.encode(vectors)
             tokens = TokenCodes(codes, np.stack([ends[:-1], ends[1:]], axis=1))
         cut = len(found) - len(kept)
-        return EncodedDocument(unit(total), units, spans, len(kept), cut, headings, tokens)
+        return EncodedDocument(
+            unit(vectors.sum(axis=0)), unit_rows(sums), spans, len(kept), cut, headings, tokens
+        )
 
     def _vectors(self, words: list[tuple[str, int, int]]) -> np.ndarray:
         rows = [_word_vector(self._seed, word, self.dim) for word, _, _ in words]
