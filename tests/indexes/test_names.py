@@ -23,7 +23,13 @@ from aveyb_retrieval.indexes.search.names import (
     score_within,
     sure_nats,
 )
-from aveyb_retrieval.indexes.store.called import SEPARATOR, CalledBy, called_by, name_text
+from aveyb_retrieval.indexes.store.called import (
+    SEPARATOR,
+    CalledBy,
+    called_by,
+    name_text,
+    with_parts,
+)
 from aveyb_retrieval.indexes.store.words import Language, language
 from aveyb_retrieval.indexes.types import PASSAGE_BITS
 from tests.recorder import record_calls
@@ -395,3 +401,19 @@ def test_only_selected_documents_are_named() -> None:
     named = named_by("Osprey: what notice?", made, within=[0])
     assert named is not None
     assert named.docs.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("FY2018 report", ["FY", "2018"]),
+        ("été FY2018", ["FY", "2018"]),
+        ("report 2018Q2", ["2018", "Q2"]),
+        ("س٢٠١٨", ["س", "٢٠١٨"]),
+        ("12345 AB12CD 2018 9", []),
+        ("3 B 2018-9", []),
+        ("", []),
+    ],
+)
+def test_letters_and_years_are_also_apart(text: str, parts: list[str]) -> None:
+    assert with_parts(text) == " ".join([text, *parts])

@@ -8,6 +8,7 @@ not with all of them.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
@@ -18,18 +19,24 @@ import pyarrow.compute as pc
 
 from aveyb_retrieval.indexes.store.called import NO_NAMES, SEPARATOR
 from aveyb_retrieval.indexes.store.copies import copy_digest, segment_copy_digests
-from aveyb_retrieval.indexes.store.segments import Layout, Segments, split_at_blanks
-from aveyb_retrieval.indexes.store.words import runs_of, spaced
+from aveyb_retrieval.indexes.store.segments import (
+    Layout,
+    Segments,
+    after_blanks,
+    offsets_and_bytes,
+    split_at_blanks,
+    text_array,
+)
+from aveyb_retrieval.indexes.store.words import BLANKS, runs_of, spaced
 from aveyb_retrieval.indexes.types import ranges
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from aveyb_retrieval.indexes.store.segments import Text
     from aveyb_retrieval.indexes.store.words import Language
     from aveyb_retrieval.indexes.types import BoolArray, IntArray
 
-_BLANKS = bytes(code if code >= 128 or chr(code).isalnum() else ord(" ") for code in range(256))
 LONG_TEXT_CHARACTERS = 1 << 22  # characters
 _LOW_BITS = (1 << 32) - 1
 _WORDS_AT_ONCE = 1 << 14  # different words of rows: so many are told apart in a processor's cache
@@ -81,18 +88,15 @@ def text_columns(rules: Language, texts: Iterable[Text]) -> TextColumns:
         else:
             layout = Layout.of(group)
             segments = Segments.of(layout.pieces)
-            words = _Columns.of(rules, layout, segments)
-            copies, passage_copies = segment_copy_digests(segments, layout.bodies, layout.passages)
-            columns.append(
-                TextColumns(
-                    words.of_texts,
-                    words.of_passages,
-                    words.written,
-                    pa.array(copies),
-                    pa.array(passage_copies),
-                    *words.calling,
+            with ThreadPoolExecutor(1) as beside:  # a quarter of the work
+                digests = beside.submit(
+                    segment_copy_digests, segments, layout.bodies, layout.passages
                 )
-            )
+                words = _Columns.of(rules, layout, segments)
+                of_words = words.of_texts, words.of_passages, words.written
+                calling = words.calling
+                copies, passage_copies = map(pa.array, digests.result())
+            columns.append(TextColumns(*of_words, copies, passage_copies, *calling))
     return TextColumns.concatenated(columns)
 
 
@@ -100,11 +104,9 @@ def different_words(rules: Language, texts: Iterable[str]) -> pa.Array:
     """Return the different words of each text, in the order in which they are stored."""
     segments = Segments.of(piece for text in texts for piece in (text, " "))
     different, numbers, firsts = _runs(segments)
-    lines = _lines(rules, different)
-    in_order, second_words = lines[0::3], lines[1::3]
-    has_second_words = np.array([bool(line) for line in second_words], np.bool_)
-    followed = _followed(has_second_words, numbers, np.diff(firsts[::2]))
-    return _written([*in_order, *second_words], *followed)
+    in_order, second_words, _ = _lines(rules, different)
+    followed = _followed(_has_words(second_words), numbers, np.diff(firsts[::2]))
+    return _written(pa.concat_arrays([in_order, second_words]), *followed)
 
 
 def _columns_of_long(rules: Language, text: Text) -> TextColumns:
@@ -135,7 +137,7 @@ def _columns_of_long(rules: Language, text: Text) -> TextColumns:
 
 def _spaced(words: Iterable[str]) -> pa.Array:
     """A column of one text, with a blank before and after each word; "" without words."""
-    return pa.array([spaced(" ".join(words))], pa.large_string())
+    return text_array([spaced(" ".join(words))])
 
 
 def _parts(text: Text) -> Iterator[Text]:
@@ -159,7 +161,7 @@ class _Columns:
 
     Attributes:
         words: All words, " " last; those of the first half are in the order of a text.
-        lines: The same, without blanks around them.
+        lines: The same, without the blanks before them.
         forms: Of each run, how its words are written.
         has_second_words: Of each run, whether it is found by another word, which is in the second
             half.
@@ -167,9 +169,9 @@ class _Columns:
         names, paths, titles, beginnings: The same of what documents are called by.
     """
 
-    words: pa.Array
-    lines: Sequence[str]
-    forms: Sequence[str]
+    words: pa.LargeStringArray
+    lines: pa.LargeStringArray
+    forms: pa.LargeStringArray
     has_second_words: BoolArray
     texts: tuple[IntArray, IntArray]
     passages: tuple[IntArray, IntArray]
@@ -206,7 +208,10 @@ class _Columns:
         """
         parts = (self.paths, self.titles, self.beginnings, self.names)
         numbers, counts = map(np.concatenate, zip(*parts, strict=True))
-        words = _written(self.lines, *_followed(self.has_second_words, numbers, counts))
+        numbers, counts = _followed(self.has_second_words, numbers, counts)
+        # few of the words of a batch call a document
+        calling, numbers = np.unique(numbers, return_inverse=True)
+        words = _written(self.lines.take(pa.array(calling)), numbers, counts)
         size = len(self.paths[1])
         *called, names = (words.slice(start, size) for start in range(0, len(words), size))
         separator = pa.scalar(SEPARATOR, pa.large_string())
@@ -230,16 +235,13 @@ class _Columns:
                 counts.reshape(-1, len(pieces)).sum(axis=1),
             )
 
-        run_lines = _lines(rules, different)
-        in_order, more = run_lines[0::3], run_lines[1::3]
-        lines = [*in_order, *more]
-        words = _after_blanks(pa.array(lines, pa.large_string()))
-        has_second_words = np.array([bool(line) for line in more], np.bool_)
+        in_order, second_words, forms = _lines(rules, different)
+        lines = pa.concat_arrays([in_order, second_words])
         return cls(
-            words,
+            _column_words(lines),
             lines,
-            run_lines[2::3],
-            has_second_words,
+            forms,
+            _has_words(second_words),
             rows(layout.texts),
             rows(layout.headings, layout.passages),
             rows(layout.paths, layout.names),
@@ -249,26 +251,38 @@ class _Columns:
         )
 
 
-def _runs(segments: Segments) -> tuple[list[str], IntArray, IntArray]:
+def _runs(segments: Segments) -> tuple[pa.LargeStringArray, IntArray, IntArray]:
     """The runs of letters of some segments: the different ones, which of them each is `[m]`, and
     each piece's first.
     """
-    parts = [
-        (segment if segment.isascii() else " ".join(runs_of(segment))).encode()
-        for segment in segments.different
-    ]
-    different, numbers, starts = split_at_blanks(b" ".join(parts).translate(_BLANKS))
-    sizes = np.array([0, *map(len, parts)], np.int64)
-    firsts = np.searchsorted(starts, np.cumsum(sizes) + np.arange(len(sizes)))
+    is_other = pc.invert(pc.string_is_ascii(segments.different))
+    others = segments.different.filter(is_other).to_pylist()
+    of_others = text_array(" ".join(runs_of(segment)) for segment in others)
+    parts = pc.replace_with_mask(segments.different, is_other, of_others)
+    nothing, blank = text_array(["", " "])
+    offsets, data = offsets_and_bytes(pc.binary_join_element_wise(parts, nothing, blank))
+    letters = np.frombuffer(data.tobytes().translate(BLANKS), np.uint8)
+    different, numbers, starts = split_at_blanks(letters)
+    firsts = np.searchsorted(starts, offsets)
     of_segments = pa.LargeListArray.from_arrays(pa.array(firsts), pa.array(numbers))
     in_order = of_segments.take(pa.array(segments.numbers))
     places = in_order.offsets.to_numpy()[segments.firsts]
     return different, in_order.flatten().to_numpy(), places
 
 
-def _lines(rules: Language, runs: Iterable[str]) -> list[str]:
-    """The three lines of each run, as `Language.split_runs` makes them."""
-    return "\n".join(map(rules.split_runs.__getitem__, runs)).split("\n")
+def _lines(rules: Language, runs: pa.LargeStringArray) -> list[pa.LargeStringArray]:
+    """The first lines of runs `[r]`, the second and the third ones, as `Language.split_runs` makes
+    them.
+    """
+    made = "\n".join(map(rules.split_runs.__getitem__, runs.to_pylist()))
+    lines = pc.split_pattern(text_array([made]), "\n").flatten()
+    return [lines.take(pa.array(np.arange(line, 3 * len(runs), 3))) for line in range(3)]
+
+
+def _has_words(lines: pa.LargeStringArray) -> BoolArray:
+    """Which of some lines `[r]` are not empty."""
+    has_words: BoolArray = pc.binary_length(lines).to_numpy() > 0
+    return has_words
 
 
 def _stored(
@@ -294,16 +308,16 @@ def _second(
 ) -> tuple[IntArray, IntArray]:
     """The second words of rows of runs: the row of each `[k]`, ascending, and its number `[k]`."""
     places = np.flatnonzero(has_second_words[numbers])
-    rows = np.repeat(np.arange(len(counts)), counts)[places]
+    rows = np.searchsorted(np.cumsum(counts), places, side="right")
     return rows, numbers[places] + len(has_second_words)
 
 
-def _written(forms: Sequence[str], numbers: IntArray, counts: IntArray) -> pa.Array:
+def _written(forms: pa.LargeStringArray, numbers: IntArray, counts: IntArray) -> pa.Array:
     """The different forms of rows of runs, in the order in which they come first."""
-    flat = pa.array(["", *" ".join(forms).split(" ")], pa.large_string()).dictionary_encode()
+    split = pc.split_pattern(forms, " ")
+    flat = pa.concat_arrays([text_array([""]), split.flatten()]).dictionary_encode()
     form = flat.indices.to_numpy()[1:]
-    spaces = pc.count_substring(pa.array(forms, pa.large_string()), " ")
-    of_runs = spaces.to_numpy().astype(np.int64) + 1
+    of_runs = pc.list_value_length(split).to_numpy().astype(np.int64)
     first, rows = np.cumsum(of_runs) - of_runs, np.repeat(np.arange(len(counts)), counts) << 32
     several = np.flatnonzero((of_runs > 1)[numbers])  # few
     more = of_runs[numbers[several]] - 1
@@ -313,15 +327,13 @@ def _written(forms: Sequence[str], numbers: IntArray, counts: IntArray) -> pa.Ar
     edges = np.searchsorted(every, np.unique(every[::_WORDS_AT_ONCE] & ~_LOW_BITS))
     once = np.concatenate([pa.array(piece).unique().to_numpy() for piece in np.split(every, edges)])
     once = once[(once & _LOW_BITS) > 0]  # without ""
-    words = _after_blanks(flat.dictionary)
+    words = _column_words(flat.dictionary)
     return _column(words, once & _LOW_BITS, np.bincount(once >> 32, minlength=len(counts)))
 
 
-def _after_blanks(words: pa.Array) -> pa.Array:
+def _column_words(words: pa.Array) -> pa.Array:
     """Words as `_column` takes them: each behind a blank, and a blank alone behind all of them."""
-    nothing, blank = pa.array(["", " "], pa.large_string())
-    behind_blanks = pc.binary_join_element_wise(nothing, words, blank)
-    return pa.concat_arrays([behind_blanks, pa.array([" "], pa.large_string())])
+    return pa.concat_arrays([after_blanks(words), text_array([" "])])
 
 
 def _column(words: pa.Array, numbers: IntArray, counts: IntArray) -> pa.Array:

@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from functools import cache
 from hashlib import blake2b
 from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import regex
 
 from aveyb_retrieval.documents.records import MAIL_TYPES
 from aveyb_retrieval.encoder.text.subjects import is_answer
+from aveyb_retrieval.indexes.store.segments import after_blanks, offsets_and_bytes, text_array
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
     import numpy.typing as npt
@@ -160,22 +161,23 @@ def segment_copy_digests(
     return made[: len(texts)], made[len(texts) :]
 
 
-def _forms_and_words(segments: Sequence[str]) -> tuple[list[str], list[str]]:
+def _forms_and_words(
+    segments: pa.LargeStringArray,
+) -> tuple[pa.LargeStringArray, pa.LargeStringArray]:
     """Segments in one form, and the normalized words of each, with a blank before each word."""
-    forms, words, others = [*segments], list[str](), list[int]()
-    for place, segment in enumerate(segments):
-        letters = segment.strip(_NO_WORD_SIGNS)
-        is_plain = letters.isascii() and letters.isalpha()
-        words.append(f" {letters.lower()}" if is_plain else "")
-        if not is_plain:
-            others.append(place)
+    letters = pc.ascii_trim(segments, _NO_WORD_SIGNS)
+    is_other = pc.invert(pc.ascii_is_alpha(letters))
+    plain_words = after_blanks(pc.ascii_lower(letters))
+    others = segments.filter(is_other).to_pylist()
+    forms, words = list[str](), list[str]()
     for start in range(0, len(others), _SEGMENTS_AT_ONCE):
-        block = others[start : start + _SEGMENTS_AT_ONCE]
-        normalized = _normalize([segments[place] for place in block])
-        for place, form, of_segment in zip(block, *normalized, strict=True):
-            forms[place] = form
-            words[place] = f" {of_segment}" if of_segment else ""
-    return forms, words
+        block_forms, block_words = _normalize(others[start : start + _SEGMENTS_AT_ONCE])
+        forms += block_forms
+        words += [f" {of_segment}" if of_segment else "" for of_segment in block_words]
+    return (
+        pc.replace_with_mask(segments, is_other, text_array(forms)),
+        pc.replace_with_mask(plain_words, is_other, text_array(words)),
+    )
 
 
 def _normalize(segments: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -188,7 +190,7 @@ def _normalize(segments: Sequence[str]) -> tuple[list[str], list[str]]:
     return joined.split(_APART), [of_segment.strip(" ") for of_segment in words]
 
 
-def _depends_on_next(segments: Segments, forms: Sequence[str], texts: IntArray) -> BoolArray:
+def _depends_on_next(segments: Segments, forms: pa.LargeStringArray, texts: IntArray) -> BoolArray:
     """Whether the words of places `[m]` may depend on the next place of the same text.
 
     Texts are ranges of places `[t, 2]`.
@@ -207,39 +209,54 @@ def _depends_on_next(segments: Segments, forms: Sequence[str], texts: IntArray) 
     return depends & (np.cumsum(texts_at, dtype=np.int32)[:-1] > 0)
 
 
-def _edges(forms: Sequence[str]) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+def _edges(
+    forms: pa.LargeStringArray,
+) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
     """How segments in one form `[s]` end, and how they begin: one and the next with a bit in common
     depend on each other.
     """
-    ends = np.array([*map(_ending, [form[-1:] for form in forms])], np.uint8)
-    begins = np.array([*map(_beginning, [form[:1] for form in forms])], np.uint8)
-    for place in np.flatnonzero(ends & _SEVERAL_SIGNS).tolist():
-        ends[place] = (_DASH if forms[place] == "-" else 0) | (
-            _BREAK if _BREAKS.search(forms[place]) else 0
-        )
-    for place in np.flatnonzero(begins & _SEVERAL_SIGNS).tolist():
-        form = forms[place]
-        # what a break joins may be a unit
-        is_unit = form[0] in _UNIT_LETTERS and (_UNIT_BEGINS.match(form) or _BREAKS.search(form))
-        begins[place] = (
-            (_MEASURE if is_unit else 0)
-            | (_NEGATIVE | _DASH if _NUMBER_BEGINS.match(form) else 0)
-            | (_BREAK if _LETTER.match(form) else 0)
-        )
+    ends = _bits(pc.utf8_slice_codeunits(forms, -1), _ending)
+    begins = _bits(pc.utf8_slice_codeunits(forms, 0, 1), _beginning)
+    for bits, bits_of in ((ends, _whole_ending), (begins, _whole_beginning)):
+        unclear = np.flatnonzero(bits & _SEVERAL_SIGNS)
+        bits[unclear] = _bits(forms.take(pa.array(unclear)), bits_of)
     return ends, begins
 
 
-@cache
+def _bits(texts: pa.LargeStringArray, bits_of: Callable[[str], int]) -> npt.NDArray[np.uint8]:
+    """What a function says of each text, `[n]`; it is asked once for texts that are equal."""
+    encoded = texts.dictionary_encode()
+    bits = np.array([bits_of(text) for text in encoded.dictionary.to_pylist()], np.uint8)
+    return bits[encoded.indices.to_numpy()]
+
+
+def _whole_ending(form: str) -> int:
+    """The bits of how a segment ends, by all of it."""
+    return (_DASH if form == "-" else 0) | (_BREAK if _BREAKS.search(form) else 0)
+
+
+def _whole_beginning(form: str) -> int:
+    """The bits of how a segment begins, by all of it."""
+    # what a break joins may be a unit
+    is_unit = form[0] in _UNIT_LETTERS and (_UNIT_BEGINS.match(form) or _BREAKS.search(form))
+    return (
+        (_MEASURE if is_unit else 0)
+        | (_NEGATIVE | _DASH if _NUMBER_BEGINS.match(form) else 0)
+        | (_BREAK if _LETTER.match(form) else 0)
+    )
+
+
 def _ending(last: str) -> int:
-    """The bits of `_edges` by the last letter."""
+    """The bits of how a segment ends, by its last letter; `_SEVERAL_SIGNS` where that does not say
+    it.
+    """
     if last.isdecimal():
         return _MEASURE
     return {"(": _NEGATIVE, "*": _PRODUCT, "-": _SEVERAL_SIGNS}.get(last, 0)
 
 
-@cache
 def _beginning(first: str) -> int:
-    """The bits of `_edges` by the first letter."""
+    """The bits of how a segment begins, by its first letter, as `_ending` does."""
     if first.isdecimal():
         return _NEGATIVE | _PRODUCT | _DASH
     if first in ("", "*"):
@@ -250,7 +267,7 @@ def _beginning(first: str) -> int:
 
 
 def _words_of_places(
-    segments: Segments, words: Sequence[str], depends: BoolArray
+    segments: Segments, words: pa.LargeStringArray, depends: BoolArray
 ) -> tuple[memoryview, IntArray]:
     """The normalized words of all places in UTF-8, a blank before each, and where those of each
     begin, `[m + 1]`.
@@ -266,10 +283,9 @@ def _words_of_places(
         for head, tail in zip(heads.tolist(), tails.tolist(), strict=True)
     ]
     different = {source: place for place, source in enumerate(dict.fromkeys(sources), len(words))}
-    _, more = _forms_and_words([*different])
+    _, more = _forms_and_words(text_array(different))
     numbers[heads] = [different[source] for source in sources]
     numbers[follows] = len(words) + len(more)
-    spelled = pa.array([*words, *more, ""], pa.large_string())
-    _, offsets, data = spelled.take(pa.array(numbers)).buffers()
-    edges = np.frombuffer(offsets, np.int64)[: len(numbers) + 1]
-    return memoryview(data or b""), edges
+    spelled = pa.concat_arrays([words, more, text_array([""])])
+    edges, data = offsets_and_bytes(spelled.take(pa.array(numbers)))
+    return data.data, edges

@@ -17,6 +17,8 @@ import pyarrow.compute as pc
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    import numpy.typing as npt
+
     from aveyb_retrieval.indexes.store.called import NamingTexts
     from aveyb_retrieval.indexes.types import IntArray
 
@@ -41,7 +43,7 @@ class Segments:
     """
 
     data: bytes
-    different: list[str]
+    different: pa.LargeStringArray
     numbers: IntArray
     starts: IntArray
     firsts: IntArray
@@ -49,19 +51,19 @@ class Segments:
     @classmethod
     def of(cls, pieces: Iterable[str]) -> Segments:
         """Split pieces, which begin and end beside blanks."""
-        encoded = [piece.encode() for piece in pieces]
-        data = b"".join(encoded)
-        split, numbers, starts = split_at_blanks(data.translate(_ONE_BLANK))
-        sizes = np.array([0, *map(len, encoded)], np.int64)
-        firsts = np.searchsorted(starts, np.cumsum(sizes))
-        return cls(data, split, numbers, starts, firsts)
+        offsets, encoded = offsets_and_bytes(text_array(pieces))
+        data = encoded.tobytes()
+        spaced = np.frombuffer(data.translate(_ONE_BLANK), np.uint8)
+        different, numbers, starts = split_at_blanks(spaced)
+        return cls(data, different, numbers, starts, np.searchsorted(starts, offsets))
 
     def before(self, place: int) -> Segments:
         """Leave out what stands at a place and behind it."""
-        count = self.numbers[:place].max(initial=-1) + 1  # they are numbered as they come first
+        # they are numbered as they come first
+        count = int(self.numbers[:place].max(initial=-1)) + 1
         data = self.data[: self.starts[place]] if place < len(self.starts) else self.data
         numbers, starts = self.numbers[:place], self.starts[:place]
-        return Segments(data, self.different[:count], numbers, starts, self.firsts)
+        return Segments(data, self.different.slice(0, count), numbers, starts, self.firsts)
 
     def source(self, first: int, last: int) -> str:
         """The text of places `[first, last)`, with the blanks behind it."""
@@ -148,14 +150,37 @@ def _cut(text: str, edges: Sequence[int], first: int) -> tuple[list[str], int, l
     return parts, first + 1, places
 
 
-def split_at_blanks(data: bytes) -> tuple[list[str], IntArray, IntArray]:
+def text_array(texts: Iterable[str]) -> pa.LargeStringArray:
+    """A column of texts `[n]`."""
+    return pa.array([*texts], pa.large_string())
+
+
+def after_blanks(texts: pa.LargeStringArray) -> pa.LargeStringArray:
+    """Texts `[n]`, each behind a blank."""
+    nothing, blank = text_array(["", " "])
+    return pc.binary_join_element_wise(nothing, texts, blank)
+
+
+def offsets_and_bytes(texts: pa.LargeStringArray) -> tuple[IntArray, npt.NDArray[np.uint8]]:
+    """Where each of some texts begins in the bytes of all, and where the last one ends, `[n + 1]`;
+    and these bytes, in UTF-8.
+    """
+    _, offsets, data = texts.buffers()
+    places = np.frombuffer(offsets, np.int64)[texts.offset :][: len(texts) + 1]
+    return places, np.frombuffer(data or b"", np.uint8)
+
+
+def split_at_blanks(
+    data: npt.NDArray[np.uint8],
+) -> tuple[pa.LargeStringArray, IntArray, IntArray]:
     """Split a text in UTF-8 whose only blanks are spaces.
 
     Returns what different words it has, which of these each word is `[m]`, and where each begins
     `[m]`.
     """
-    blank = np.frombuffer(b" " + data + b" ", np.uint8) == _BLANK
-    starts = np.flatnonzero(blank[:-1] > blank[1:])
+    is_blank = np.ones(len(data) + 1, np.bool_)  # also before the first one
+    np.equal(data, _BLANK, out=is_blank[1:])
+    starts = np.flatnonzero(is_blank[:-1] > is_blank[1:])
     edges = pa.py_buffer(np.append(starts, len(data)))
     encoded = pa.LargeStringArray.from_buffers(
         len(starts), edges, pa.py_buffer(data)
@@ -163,4 +188,4 @@ def split_at_blanks(data: bytes) -> tuple[list[str], IntArray, IntArray]:
     # each had the blanks behind it
     words = pc.ascii_rtrim_whitespace(encoded.dictionary).dictionary_encode()
     numbers = words.indices.to_numpy()[encoded.indices.to_numpy()]
-    return words.dictionary.to_pylist(), numbers, starts
+    return words.dictionary, numbers, starts

@@ -61,6 +61,8 @@ _PLAIN = re.compile(
     "[\x00-\xac\xae-\u02ff\u0370-\u0482\u048a-\u0588\u1e00-\u1fff\u2010-\u2029\u2030-\u205e\u20a0-\u20cf\u2100-\u2bff]*"
 )
 _PLAIN_WORD = re.compile(r"[^\W_]+")
+# of the bytes of a text: all but letters, digits and what is not ASCII is a blank
+BLANKS = bytes(code if code >= 128 or chr(code).isalnum() else ord(" ") for code in range(256))
 WORD = regex.compile(r"[\p{L}\p{N}][\p{L}\p{N}\p{M}]*+")
 # Scripts that write no spaces between their words: Hiragana, Katakana, Chinese characters, Thai,
 # Lao, Burmese, Khmer; and Korean syllables, whose endings spaces do not part. Marks belong to the
@@ -114,7 +116,7 @@ def runs_of(text: str) -> list[str]:
     cleaned text.
     """
     if text.isascii():
-        return _PLAIN_WORD.findall(text)
+        return text.encode().translate(BLANKS).decode().split()
     text = unicodedata.normalize("NFKC", _without_signs(text))
     if _PLAIN.fullmatch(text):
         return _PLAIN_WORD.findall(text)
