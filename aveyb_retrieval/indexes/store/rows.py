@@ -32,6 +32,7 @@ from aveyb_retrieval.indexes.store.manifest import WORD_LISTS, Piece
 from aveyb_retrieval.indexes.store.mapped import LocalBytes, MappedRows, write_batches
 from aveyb_retrieval.indexes.store.postings import FreshLists, WordLists
 from aveyb_retrieval.indexes.store.remote_blocks import StoredBytes
+from aveyb_retrieval.indexes.store.segments import offsets_and_bytes
 from aveyb_retrieval.indexes.store.vocabulary import IndexVocabulary
 from aveyb_retrieval.indexes.store.word_parts import WordPart, make_part, merge_parts
 from aveyb_retrieval.indexes.types import ascending, slices_of
@@ -107,6 +108,11 @@ class RowTable:
         return sum(int(self.alive(rows.numbers).sum()) for rows in self._files)
 
     # --- rows ------------------------------------------------------------------------------------
+
+    @property
+    def stored_rows(self) -> int:
+        """How many rows all pieces have, deleted or not."""
+        return sum(piece.rows for piece in self.pieces)
 
     @cached_property
     def _files(self) -> list[MappedRows]:
@@ -561,7 +567,7 @@ def _slices(
     numbers: IntArray, words: pa.LargeStringArray, size: int
 ) -> Iterator[tuple[IntArray, pa.LargeStringArray]]:
     """Divide rows `[n]` so that their words take about `size` bytes, or are those of one row."""
-    offsets = np.frombuffer(words.buffers()[1], np.int64)[words.offset :][: len(words) + 1]
+    offsets, _ = offsets_and_bytes(words)
     for part in slices_of(np.diff(offsets), size):
         yield numbers[part], words[part]
 

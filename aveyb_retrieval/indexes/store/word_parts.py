@@ -26,6 +26,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from aveyb_retrieval.indexes.store.mapped import LocalBytes, arrow_writer, read_batches
+from aveyb_retrieval.indexes.store.segments import (
+    offsets_and_bytes,
+    split_at_blanks,
+    text_array,
+)
 from aveyb_retrieval.indexes.store.vocabulary import WordSet
 from aveyb_retrieval.indexes.types import find_in, ranges, slices_of, starts_of_equals
 
@@ -261,7 +266,7 @@ def _brought(source: FileBytes | None, array: np.ndarray, base: int) -> np.ndarr
 
 @dataclass(frozen=True)
 class _Run:
-    """The lists of some rows: words by their numbers in a dictionary, each once, `[w]`."""
+    """The lists of some rows: words by their numbers, each once, `[w]`."""
 
     words: IntArray
     sizes: IntArray  # of the lists, `[w]`
@@ -286,45 +291,54 @@ def make_part(texts: Iterable[tuple[IntArray, pa.LargeStringArray]]) -> WordPart
 
     Stored words stand between blanks, with one before the first and one behind the last.
     """
-    dictionary, runs = dict[str, int](), list[_Run]()
+    spelled, runs = [text_array([])], list[_Run]()
     numbers, lengths, count = [_NOTHING], [np.empty(0, np.int32)], 0
     for numbers_of_rows, words in texts:
-        run, sizes = _run(words, dictionary, count)
+        run, different, sizes = _run(words, count)
         worded = sizes > 0
         numbers.append(numbers_of_rows[worded])
         lengths.append(sizes[worded].astype(np.int32))
         count += int(worded.sum())
+        spelled.append(different)
         runs.append(run)
-    spelled = pa.array(list(dictionary), pa.large_string())
-    ascending, place = _ascending(spelled)
-    renumbered = [replace(run, words=place[run.words]) for run in runs]
+    ascending, (_, *places) = _ascending(spelled)
+    renumbered = [
+        replace(run, words=place[run.words]) for run, place in zip(runs, places, strict=True)
+    ]
     return _join(ascending, renumbered, numbers, lengths)
 
 
-def _ascending(words: pa.LargeStringArray) -> tuple[pa.LargeStringArray, IntArray]:
-    """Words `[w]` in ascending order, and the place of each there."""
-    order = pc.sort_indices(words).to_numpy().astype(np.int64)
+def _different(
+    spelled: Sequence[pa.LargeStringArray],
+) -> tuple[pa.LargeStringArray, list[IntArray]]:
+    """The different words of some arrays, and which of these the words of each array are."""
+    encoded = pa.concat_arrays(spelled).dictionary_encode()
+    ends = np.cumsum([len(words) for words in spelled])
+    return encoded.dictionary, np.split(encoded.indices.to_numpy(), ends[:-1])
+
+
+def _ascending(
+    spelled: Sequence[pa.LargeStringArray],
+) -> tuple[pa.LargeStringArray, list[IntArray]]:
+    """The same, with the different words in ascending order."""
+    different, numbers = _different(spelled)
+    order = pc.sort_indices(different).to_numpy().astype(np.int64)
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    return words.take(pa.array(order)), place
+    return different.take(pa.array(order)), [place[of_array] for of_array in numbers]
 
 
-def _run(
-    words: pa.LargeStringArray, dictionary: dict[str, int], first_row: int
-) -> tuple[_Run, IntArray]:
-    """The lists of rows with words, counted from `first_row`; and how many words all rows have."""
-    offsets = np.frombuffer(words.buffers()[1], np.int64)[words.offset :][: len(words) + 1]
-    data = np.frombuffer(words.buffers()[2] or b"", np.uint8)
-    of_starts, of_words = [_NOTHING], [_NOTHING]
-    for begin, end in _byte_ranges(data, int(offsets[0]), int(offsets[-1])):
-        starts, token_words = _tokens(data[begin:end], dictionary)
-        of_starts.append(starts + begin)
-        of_words.append(token_words)
-    first_tokens = np.searchsorted(np.concatenate(of_starts), offsets)
+def _run(words: pa.LargeStringArray, first_row: int) -> tuple[_Run, pa.LargeStringArray, IntArray]:
+    """The lists of rows with words, counted from `first_row`; their different words, by whose
+    places they are numbered there; and how many words all rows have.
+    """
+    offsets, data = offsets_and_bytes(words)
+    different, of_tokens, starts = _tokens(data, int(offsets[0]), int(offsets[-1]))
+    first_tokens = np.searchsorted(starts, offsets)
     sizes = np.diff(first_tokens)
     token_rows = np.repeat(np.arange(len(sizes), dtype=np.uint32), sizes)
     # NumPy sorts numbers faster than it says their order
-    keys = np.concatenate(of_words) << _LOW_BITS | np.arange(len(token_rows))
+    keys = of_tokens.astype(np.int64) << _LOW_BITS | np.arange(len(token_rows))
     keys.sort()
     tokens = keys & _LOW
     rows = token_rows[tokens]
@@ -343,44 +357,38 @@ def _run(
         _narrow(times),
         _narrow(positions),
     )
-    return run, sizes
+    return run, different, sizes
 
 
 def _byte_ranges(data: npt.NDArray[np.uint8], begin: int, stop: int) -> Iterator[tuple[int, int]]:
     """Ranges of stored words, each of which begins and ends with a blank that may be of two."""
-    while begin < stop:
-        end = begin + 1 + BYTES_AT_ONCE
+    end = begin
+    while end < stop:
+        end = min(begin + 1 + BYTES_AT_ONCE, stop)
         while end < stop and data[end - 1] != _BLANK:
             end += 1
-        end = min(end, stop)
         yield begin, end
-        begin = end - 1 if end < stop else stop
+        begin = end - 1
 
 
 def _tokens(
-    data: npt.NDArray[np.uint8], dictionary: dict[str, int]
-) -> tuple[IntArray, npt.NDArray[np.int64]]:
-    """Where the words of some bytes begin `[m]`, and their numbers in a dictionary, which takes in
-    new ones.
-    """
-    blank = data == _BLANK
-    starts = np.flatnonzero(blank[:-1] > blank[1:]) + 1
-    edges = pa.py_buffer(np.append(starts, len(data)))
-    tokens = pa.LargeStringArray.from_buffers(
-        len(starts), edges, pa.py_buffer(np.ascontiguousarray(data))
-    ).dictionary_encode()
-    spelled = pc.ascii_rtrim_whitespace(tokens.dictionary).to_pylist()  # blanks follow each token
-    word_numbers = [dictionary.setdefault(word, len(dictionary)) for word in spelled]
-    return starts, np.array(word_numbers, np.int64)[tokens.indices.to_numpy()]
+    data: npt.NDArray[np.uint8], begin: int, stop: int
+) -> tuple[pa.LargeStringArray, IntArray, IntArray]:
+    """What `split_at_blanks` says of the bytes `[begin, stop)` of stored words."""
+    spelled, of_ranges, of_starts = [text_array([])], [_NOTHING], [_NOTHING]
+    for first, last in _byte_ranges(data, begin, stop):
+        different, of_tokens, starts = split_at_blanks(data[first:last])
+        spelled.append(different)
+        of_ranges.append(of_tokens)
+        of_starts.append(starts + first)
+    different, numbers = _different(spelled)
+    tokens = [words[of_range] for words, of_range in zip(numbers, of_ranges, strict=True)]
+    return different, np.concatenate(tokens), np.concatenate(of_starts)
 
 
 def merge_parts(parts: Sequence[WordPart], live: Callable[[IntArray], BoolArray]) -> WordPart:
     """Make one part of parts whose rows follow each other, without the rows that are not `live`."""
-    spelled = pa.concat_arrays([part.words.array for part in parts]).dictionary_encode()
-    ascending, place = _ascending(spelled.dictionary)
-    of_parts = np.split(
-        place[spelled.indices.to_numpy()], np.cumsum([len(part.words) for part in parts])[:-1]
-    )
+    ascending, of_parts = _ascending([part.words.array for part in parts])
     runs, numbers, lengths, count = list[_Run](), [_NOTHING], [np.empty(0, np.int32)], 0
     for part, words in zip(parts, of_parts, strict=True):
         is_live = live(part.numbers)
@@ -432,8 +440,7 @@ def _join(
     if (sizes == 0).any():
         held = sizes > 0
         words, sizes, totals = words.filter(pa.array(held)), sizes[held], totals[held]
-    offsets = np.frombuffer(words.buffers()[1], np.int64)[words.offset :][: len(words) + 1]
-    data = np.frombuffer(words.buffers()[2] or b"", np.uint8)
+    offsets, data = offsets_and_bytes(words)
     data, offsets = data[offsets[0] : offsets[-1]], offsets - offsets[0]
     spelled = WordSet(offsets, data, _shared(offsets, data), np.cumsum(sizes))
     return WordPart(spelled, rows, counts, np.cumsum(totals), positions, number, length)
