@@ -11,6 +11,7 @@ import pytest
 
 from aveyb_retrieval import Index, Retriever, build_index
 from aveyb_retrieval.errors import IndexFormatError
+from aveyb_retrieval.indexes.store import mapped
 from aveyb_retrieval.indexes.store import rows as rows_module
 from aveyb_retrieval.indexes.store.mapped import LocalBytes, MappedRows, write_batches
 from aveyb_retrieval.indexes.store.place import read_manifest
@@ -175,6 +176,35 @@ def test_other_columns_and_another_order_are_refused(tmp_path: Path, refused: Re
     table = pa.table({"n": pa.array([3, 1]), "x": pa.array([1, 2])})
     write_batches(tmp_path / "x", table.schema, [table])
     refused(tmp_path / "x", table.schema)
+
+
+@pytest.mark.parametrize(
+    ("tables", "batches", "at_once"),
+    [
+        ([3, 2, 5, 1], [10, 1], 1 << 20),  # small ones together
+        ([19, 13], [19, 13], 1 << 20),  # others as they are
+        ([2, 12, 20], [14, 10, 10], 1 << 20),
+        ([45], [12, 12, 12, 9], 1 << 20),
+        ([0, 3], [3], 1 << 20),
+        ([3, 2, 5, 1], [3, 2, 5, 1], 1),  # wide rows: few are much memory
+    ],
+)
+def test_batches_of_a_file_are_neither_small_nor_large(
+    tables: list[int],
+    batches: list[int],
+    at_once: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mapped, "BATCH_ROWS", 10)
+    monkeypatch.setattr(mapped, "_BATCH_BYTES", at_once)
+    rows = pa.table({"n": pa.array(np.arange(sum(tables)))})
+    first = np.cumsum([0, *tables])
+    given = [rows.slice(start, size) for start, size in zip(first, tables, strict=False)]
+    write_batches(tmp_path / "x", rows.schema, given)
+    written = MappedRows.open(tmp_path / "x", LocalBytes.map(tmp_path / "x"), rows.schema)
+    assert np.diff(written.starts, append=len(written)).tolist() == batches
+    assert written.numbers.tolist() == rows["n"].to_pylist()
 
 
 def test_rows_are_found_by_their_numbers() -> None:

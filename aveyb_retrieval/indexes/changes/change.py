@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from aveyb_retrieval.documents.records import Notice
     from aveyb_retrieval.indexes.changes.transaction import ChangeState
     from aveyb_retrieval.indexes.store.manifest import IndexDirectory
-    from aveyb_retrieval.indexes.store.rows import RowTable
     from aveyb_retrieval.indexes.store.tables import Tables
     from aveyb_retrieval.indexes.types import Kind, Progress
 
 
 logger = logging.getLogger(__name__)
+_TABLES_AT_ONCE = 2  # indexed or merged beside each other: the words of each are whole in memory
 
 
 def finish(transaction: Transaction, options: FinishOptions) -> Manifest:
@@ -43,20 +43,20 @@ def finish(transaction: Transaction, options: FinishOptions) -> Manifest:
     if indexed:
         progress("indexing words", 0, None, 0)
     merges_all = options.whole or new  # a build leaves a piece for each batch
-
-    def settle(table: RowTable) -> None:
-        for index in table.words.values() if indexed else ():
-            index.make(transaction)
-        table.settle(transaction, whole=merges_all)
-
     if new or not options.reindex:  # an index that is made again may be damaged
         tables.documents.settle(whole=merges_all)
     if indexed:
         tables.documents.index("id")
     for table in tables.rows.values():
         table.moved()
-    with ThreadPoolExecutor(len(tables.rows)) as threads:
-        list((threads.map if indexed else map)(settle, tables.rows.values()))
+    # what takes long begins first
+    tables_by_rows = sorted(tables.rows.values(), key=lambda table: -table.stored_rows)
+    with ThreadPoolExecutor(_TABLES_AT_ONCE) as threads:
+        if indexed:
+            lists = [index for table in tables_by_rows for index in table.words.values()]
+            list(threads.map(lambda index: index.make(transaction), lists))
+        run = threads.map if indexed else map
+        list(run(lambda table: table.settle(transaction, whole=merges_all), tables_by_rows))
     for kind in state.encoding.kinds:
         _bring_up_to_date(transaction, kind, options)
     return transaction.publish()

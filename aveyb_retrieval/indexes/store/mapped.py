@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from aveyb_retrieval.indexes.types import FloatArray, IntArray
 
 ROWS_AT_HAND = 512  # vectors copied at a time: copies of more take new memory, and longer by far
-BATCH_ROWS = 16_384  # of a file that is merged
+BATCH_ROWS = 16_384  # tables of fewer are put together in a file, and of twice as many divided
+_BATCH_BYTES = 64 << 20  # from which on they are written: a merge has some times that in memory
 _OFFSET_BYTES = 8  # of a place in a column of texts
 
 
@@ -304,21 +305,24 @@ class _Sink(io.RawIOBase):
 
 
 def write_batches(path: Path, schema: pa.Schema, tables: Iterable[pa.Table]) -> FileInfo:
-    """Write tables as one file, small ones together in batches of up to `BATCH_ROWS` rows."""
-    waiting, count = list[pa.Table](), 0
+    """Write tables as one file, in batches of `BATCH_ROWS` rows or more: small tables together,
+    others as they lie in memory.
+    """
+    waiting, rows, size = list[pa.Table](), 0, 0
     with arrow_writer(path, schema) as (writer, info):
 
         def flush() -> None:
             if waiting:
-                merged = pa.concat_tables(waiting).combine_chunks()
-                writer.write_table(merged, max_chunksize=BATCH_ROWS)
+                joined = pa.concat_tables(waiting).combine_chunks()
+                batches = max(joined.num_rows // BATCH_ROWS, 1)
+                writer.write_table(joined, max_chunksize=max(-(-joined.num_rows // batches), 1))
             waiting.clear()
 
         for table in tables:
             waiting.append(table)
-            count += table.num_rows
-            if count >= BATCH_ROWS:
+            rows, size = rows + table.num_rows, size + table.nbytes
+            if rows >= BATCH_ROWS or size >= _BATCH_BYTES:
                 flush()
-                count = 0
+                rows = size = 0
         flush()
     return info()
