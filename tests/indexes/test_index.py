@@ -10,9 +10,11 @@ import pickle
 import shutil
 import sys
 import warnings
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import lance
 import numpy as np
 import pytest
 
@@ -29,6 +31,7 @@ from tests import one_change
 from tests.contents import problems_of
 from tests.indexes.conftest import make_documents
 from tests.indexes.fake import FakeEmbedder, load_instead
+from tests.recorder import record_calls
 from tests.refusals import Refusal, refusals
 
 if TYPE_CHECKING:
@@ -166,6 +169,24 @@ def test_an_index_follows_what_others_write(index: Index, root: Path) -> None:
     one_change.compact(root)
     one_change.delete(root, ["new"])
     assert len(index) == 20
+
+
+def test_columns_in_memory_are_read_once_by_all_versions(
+    index: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scanned = record_calls(monkeypatch, lance.LanceDataset, "scanner")
+    for number in range(6):
+        index.add(make_documents(1, first=1000 + number))
+        if number % 2:
+            assert index.search("word1", filter={"year": {"$gte": 0}})
+    read = Counter(
+        (fragment.fragment_id, column)
+        for call in scanned
+        for fragment in call["fragments"] or ()
+        for column in call["columns"]
+    )
+    assert {"doc", "language"} <= {column for _, column in read}
+    assert set(read.values()) == {1}
 
 
 def test_a_retriever_beside_it_keeps_its_version_until_it_reopens(index: Index, root: Path) -> None:

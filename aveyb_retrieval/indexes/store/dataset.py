@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ from aveyb_retrieval.indexes.store.lance_session import damage, guarded, session
 from aveyb_retrieval.indexes.types import MAX_PASSAGES, find_in
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import lance
 
@@ -31,6 +31,27 @@ MAX_UNINDEXED_ROWS = 128  # looked through by every search, which costs about a 
 LARGE_PIECE_ROWS = 1 << 16  # a piece of so many is merged only to drop deleted rows
 MAX_DELETED_SHARE = 0.2  # a piece with a larger share of deleted rows is written again
 _LISTED_NUMBERS = 4096  # numbers in one condition
+Fragment: TypeAlias = tuple[int, str, str]
+"""A fragment of a dataset: its id, its first file, and the file of its deleted rows."""
+
+
+class KeptColumns:
+    """Columns of fragments in memory, which all versions of a dataset share.
+
+    Versions may ask from many threads: what one has forgotten, another one reads again.
+    """
+
+    def __init__(self) -> None:
+        self._columns: dict[tuple[Fragment, str], pa.ChunkedArray] = {}
+
+    def get(self, fragment: Fragment, name: str) -> pa.ChunkedArray | None:
+        return self._columns.get((fragment, name))
+
+    def keep(self, columns: Mapping[tuple[Fragment, str], pa.ChunkedArray]) -> None:
+        """Keep columns of all fragments of a version, and of no others."""
+        names = {name for _, name in columns}
+        others = {key: column for key, column in self._columns.items() if key[1] not in names}
+        self._columns = {**others, **columns}
 
 
 class LanceTable:
@@ -49,10 +70,7 @@ class LanceTable:
         self.path = path
         self.key = key  # the column of our numbers, int64
         self._lance = opened
-        # by fragment and column, of this version or another
-        self._kept: dict[tuple[int, str, str, str], pa.ChunkedArray] = (
-            {} if before is None else dict(before._kept)
-        )
+        self._kept: KeptColumns = KeptColumns() if before is None else before._kept
         # that were checked
         self._deletions: frozenset[Path] = frozenset() if before is None else before._deletions
 
@@ -148,23 +166,24 @@ class LanceTable:
         """Columns of all rows in the dataset's order, kept in memory: each fragment is read once,
         for all versions that have it.
         """
-        kept, columns = self._kept, dict[tuple[int, str, str, str], pa.ChunkedArray]()
+        columns = dict[tuple[Fragment, str], pa.ChunkedArray]()
         for fragment in self._lance.get_fragments():
             described = fragment.metadata
             # the list of deleted rows by its file: it only says how many there are
             deletions = str(fragment.deletion_file()) if described.deletion_file else ""
             place = (int(fragment.fragment_id), described.files[0].path, deletions)
-            missing = [name for name in names if (*place, name) not in kept]
+            kept = {name: self._kept.get(place, name) for name in names}
+            missing = [name for name, column in kept.items() if column is None]
             if missing:
                 scanner = self._lance.scanner(
                     columns=missing, fragments=[fragment], scan_in_order=True
                 )
                 read = scanner.to_table()
-                columns |= {(*place, name): read[name] for name in missing}
-            columns |= {(*place, name): kept[*place, name] for name in {*names} - {*missing}}
-        self._kept = {key: column for key, column in kept.items() if key[-1] not in names} | columns
+                kept |= {name: read[name] for name in missing}
+            columns |= {(place, name): column for name, column in kept.items()}
+        self._kept.keep(columns)
         chunks = {name: list[pa.Array]() for name in names}
-        for (*_, name), column in columns.items():
+        for (_, name), column in columns.items():
             chunks[name] += column.chunks
         return [pa.chunked_array(chunks[name], self.schema.field(name).type) for name in names]
 
