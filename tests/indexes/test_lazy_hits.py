@@ -14,6 +14,7 @@ import pytest
 
 from aveyb_retrieval import Result, Retriever, build_index
 from aveyb_retrieval.errors import AveyBError
+from aveyb_retrieval.indexes.search.evidence import MAX_DOCUMENTS_HELD
 from aveyb_retrieval.indexes.search.hit import HIT_FIELDS, PASSAGE_FIELDS
 from aveyb_retrieval.indexes.store.rows import RowTable
 from aveyb_retrieval.indexes.store.tables import Tables
@@ -70,6 +71,19 @@ def test_a_search_reads_no_texts_and_all_of_them_at_once(
         again = retriever.search("the pump that is closed", k=5)
         assert [(hit.id, hit.title) for hit in again] == [(hit.id, hit.title) for hit in hits]
         assert len(reads) == 3, "titles are kept"
+
+
+def test_documents_of_a_long_list_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = MAX_DOCUMENTS_HELD + 40
+    rows = [{"_id": f"d{i}", "text": f"Note {i} of a pump."} for i in range(count)]
+    build_index(rows, tmp_path / "ix", model=FakeEmbedder())
+    with load(tmp_path / "ix") as retriever:
+        reads = record_calls(monkeypatch, Tables, "read_documents")
+        assert len(retriever.search("pump", k=count, mode="lexical")) == count
+        docs = [doc for call in reads for doc in call["docs"]]
+        assert len(docs) == len(set(docs)) == count
 
 
 def test_copies_have_all_of_a_hit(root: Path) -> None:

@@ -62,10 +62,10 @@ class DocumentParts:
     def read(self, docs: Iterable[int]) -> dict[int, StoredDocument]:
         """Documents by number; IndexFormatError if one is not stored."""
         listed = list(dict.fromkeys(docs))
-        # the questions of a long list
-        if len(self._documents.keys() | listed) > MAX_DOCUMENTS_HELD:
-            self._documents.clear()
         new = [doc for doc in listed if doc not in self._documents]
+        if new and len(self._documents) + len(new) > MAX_DOCUMENTS_HELD:
+            self._documents.clear()  # the questions of a long list
+            new = listed
         if new:
             self._documents.update(self._view.documents(new, self.parts))
         check_stored(self._view, "document", listed, self._documents)

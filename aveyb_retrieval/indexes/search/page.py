@@ -45,17 +45,25 @@ NOTHING_SHOWN = ResultsPage(Matches.joined([]), {}, {})
 
 
 def take_page(
-    evidence: Evidence, ranking: Iterator[Matches], passages: PassageScorer | None
+    evidence: Evidence,
+    ranking: Iterator[Matches],
+    passages: PassageScorer | None,
+    *,
+    reads_documents: bool,
 ) -> ResultsPage:
     """Take the page that the options ask for, and as little of the ranking as it needs.
 
-    `passages` are those that speak for documents; None in a search for passages.
+    `passages` are those that speak for documents; None in a search for passages. With
+    `reads_documents`, those that will probably be shown are read ahead.
     """
     options = evidence.options
     conversations = Conversations(evidence, passages)
     if options.sort is not None:
         ranking = _matching(evidence, ranking)
-    matches, copies, originals = _take(evidence, conversations.folded(ranking))
+    ranking = conversations.folded(ranking)
+    if reads_documents and options.sort is None and not options.diversity:
+        ranking = _prefetched(evidence, ranking)
+    matches, copies, originals = _take(evidence, ranking)
     earlier: dict[int, list[int]] = {}
     # a conversation whose newest mail is a copy is told with the hit that shows its words
     for key, docs in conversations.repeating.items():
@@ -69,6 +77,16 @@ def take_page(
         matches = matches.take(sorted_rows(evidence, Sort.parse(options.sort), matches))
     shown_matches = matches.take(slice(options.offset, options.last))
     return ResultsPage(shown_matches, copies, earlier)
+
+
+def _prefetched(evidence: Evidence, ranking: Iterator[Matches]) -> Iterator[Matches]:
+    """Yield a ranking whose first documents are being read: those that are shown if none is a
+    copy.
+    """
+    options = evidence.options
+    for part in ranking:
+        evidence.documents.prefetch(part.docs[options.offset : options.last].tolist())
+        yield part
 
 
 def _matching(evidence: Evidence, ranking: Iterator[Matches]) -> Iterator[Matches]:

@@ -95,22 +95,25 @@ def rank_texts(search: Search, texts: Sequence[str]) -> Iterator[list[tuple[str,
     """Find (id, score) of what answers each question."""
     for evidence in gather_evidence(search, texts):
         passages = best_passages(search, evidence)
-        yield make_pairs(evidence, find_page(evidence, passages))
+        yield make_pairs(evidence, find_page(evidence, passages, reads_documents=False))
 
 
 def find_hits(search: Search, evidence: Evidence) -> Result:
     """All steps for one question, whose evidence was gathered."""
     passages = best_passages(search, evidence)
-    page = find_page(evidence, passages)
+    page = find_page(evidence, passages, reads_documents=True)
     return make_result(evidence, passages, page, search.view.language)
 
 
 @in_step("rank")
-def find_page(evidence: Evidence, passages: PassageScorer | None) -> ResultsPage:
-    """Rank candidates and take the page that the options ask for."""
+def find_page(
+    evidence: Evidence, passages: PassageScorer | None, *, reads_documents: bool
+) -> ResultsPage:
+    """Rank candidates and take the page that the options ask for; see `take_page`."""
     if not evidence.view.count(evidence.options.unit, evidence.question.selection):
         return NOTHING_SHOWN
-    return take_page(evidence, rank(evidence, passages), passages)
+    ranking = rank(evidence, passages)
+    return take_page(evidence, ranking, passages, reads_documents=reads_documents)
 
 
 def best_passages(search: Search, evidence: Evidence) -> PassageScorer | None:
