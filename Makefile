@@ -6,6 +6,7 @@ LIGHT   = .venv-light
 LOWEST  = .venv-lowest
 GPU     = .venv-gpu-wheel
 JOBS   ?= 3
+LOWEST_EXTRAS ?= cpu,dev
 
 # Threads that wait for work sleep instead of spinning: several times faster where processes share cores.
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -49,9 +50,9 @@ test-engines: $(VENV)/.installed-engines
 test-light: $(LIGHT)/.installed
 	OMP_NUM_THREADS=1 $(LIGHT)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not engine" $(TESTS)
 
-# The fast suite with the lowest versions that pyproject.toml allows; PYTHON=python3.11.
+# The fast suite, or only TESTS, with the lowest versions that pyproject.toml allows; PYTHON=python3.11.
 test-lowest: $(LOWEST)/.installed
-	$(LOWEST)/bin/python -m pytest -m "not slow and not engine"
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not engine" $(TESTS)
 
 # FAISS's wheel for GPUs, 1.5 GB with CUDA's, in the place of faiss-cpu, on any machine: same files, same answers.
 test-gpu-wheel: $(GPU)/.installed
@@ -99,7 +100,7 @@ $(LIGHT)/.installed: pyproject.toml constraints.txt
 
 $(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
 	$(PYTHON) -m venv $(LOWEST)
-	$(LOWEST)/bin/pip install --quiet -c constraints-lowest.txt -e '.[cpu,dev]'
+	$(LOWEST)/bin/pip install --quiet -c constraints-lowest.txt -e '.[$(LOWEST_EXTRAS)]'
 	touch $@
 
 $(GPU)/.installed: pyproject.toml constraints.txt

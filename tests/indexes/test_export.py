@@ -265,7 +265,7 @@ def test_a_table_of_hits_has_a_row_for_each(tmp_path: Path) -> None:
             assert json.loads(row["metadata"]) == hit.metadata
         named = {row["id"]: (row["author.name"], row["parties.name"]) for row in table.to_pylist()}
         assert named == {"a": ("Ada", None), "b": (None, ["X", "Y"]), "c": (None, None)}
-        assert list(table.to_pandas()["id"]) == [hit.id for hit in hits]
+        assert table["id"].to_pylist() == [hit.id for hit in hits]
         with pytest.raises(ConfigError, match="no type for all values of 'year'"):
             hits.to_arrow(["year"])
         for wrong in ("year", [3]):
@@ -281,3 +281,10 @@ def test_a_table_of_hits_has_a_row_for_each(tmp_path: Path) -> None:
         assert words["confidence"].to_pylist() == [None] and words["year"].to_pylist() == [
             "unknown"
         ]
+
+
+def test_a_table_of_hits_is_a_frame_of_pandas(root: Path) -> None:
+    pytest.importorskip("pandas")
+    with Retriever.load(root, model=FakeEmbedder()) as retriever:
+        hits = retriever.search("word1", 3)
+        assert list(hits.to_arrow().to_pandas()["id"]) == [hit.id for hit in hits]

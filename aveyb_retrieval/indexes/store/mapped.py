@@ -251,7 +251,7 @@ class MappedRows:
         if varying:
             starts = np.array(offsets, np.int64)
             return _Places(np.array(data, np.int64), starts, 0, np.dtype(np.uint8))
-        dtype = np.dtype(value.to_pandas_dtype())
+        dtype = numpy_type(value)
         width = dtype.itemsize * (kind.list_size if listed else 1)
         return _Places(np.array(data, np.int64), None, width, dtype)
 
@@ -267,6 +267,12 @@ class MappedRows:
         data = self.source.require(np.array([0]), np.array([len(data)]))
         reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(data)))
         return reader.get_batch(number).select(batch.schema.names)
+
+
+def numpy_type(kind: pa.DataType) -> np.dtype[Any]:
+    """NumPy's type of values of one width. Arrow before 26 names it only beside pandas."""
+    dtype: np.dtype[Any] = pa.array([], kind).to_numpy().dtype
+    return dtype
 
 
 @contextmanager

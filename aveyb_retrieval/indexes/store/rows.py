@@ -29,7 +29,7 @@ from aveyb_retrieval.indexes.store.dataset import (
 )
 from aveyb_retrieval.indexes.store.lance_session import damage, guarded
 from aveyb_retrieval.indexes.store.manifest import WORD_LISTS, Piece
-from aveyb_retrieval.indexes.store.mapped import LocalBytes, MappedRows, write_batches
+from aveyb_retrieval.indexes.store.mapped import LocalBytes, MappedRows, numpy_type, write_batches
 from aveyb_retrieval.indexes.store.postings import FreshLists, WordLists
 from aveyb_retrieval.indexes.store.remote_blocks import StoredBytes
 from aveyb_retrieval.indexes.store.segments import offsets_and_bytes
@@ -596,8 +596,8 @@ def find_rows(numbers: IntArray, sought_numbers: IntArray) -> IntArray:
 
 def _empty(kind: pa.DataType, count: int) -> np.ndarray:
     if pa.types.is_fixed_size_list(kind):
-        return np.empty((count, kind.list_size), kind.value_type.to_pandas_dtype())
-    return np.empty(count, kind.to_pandas_dtype())
+        return np.empty((count, kind.list_size), numpy_type(kind.value_type))
+    return np.empty(count, numpy_type(kind))
 
 
 def _as_arrow(values: np.ndarray | list[bytes], kind: pa.DataType) -> pa.Array:
@@ -608,5 +608,5 @@ def _as_arrow(values: np.ndarray | list[bytes], kind: pa.DataType) -> pa.Array:
 
 def fixed_lists(rows: np.ndarray, kind: pa.DataType) -> pa.Array:
     """A column of fixed-size lists from a matrix `[n, d]`."""
-    flat = np.ascontiguousarray(rows, dtype=kind.value_type.to_pandas_dtype()).reshape(-1)
+    flat = np.ascontiguousarray(rows, dtype=numpy_type(kind.value_type)).reshape(-1)
     return pa.FixedSizeListArray.from_arrays(pa.array(flat, kind.value_type), type=kind)
