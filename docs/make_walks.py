@@ -10,15 +10,15 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import click
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from aveyb_retrieval import Retriever, build_index
-from aveyb_retrieval.indexes.search import background
 from tests.test_architecture import FLOORS, PACKAGE, ROOMS
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ def entered(run: Callable[[], object]) -> list[str]:
     there.
     """
     found: dict[str, None] = {}
-    background._pool.shutdown()  # all in one thread: the order must not depend on which is faster
 
     def profile(frame: Any, event: str, _: object) -> None:
         name = frame.f_code.co_filename
@@ -50,14 +49,26 @@ def entered(run: Callable[[], object]) -> list[str]:
         ):
             found.setdefault(Path(name).relative_to(PACKAGE).as_posix())
 
-    threading.setprofile(profile)
-    sys.setprofile(profile)
-    try:
-        run()
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+    # all in one thread: the order must not depend on which is faster
+    with patch.object(ThreadPoolExecutor, "submit", do_at_once):
+        sys.setprofile(profile)
+        try:
+            run()
+        finally:
+            sys.setprofile(None)
     return list(found)
+
+
+def do_at_once(
+    _: ThreadPoolExecutor, work: Callable[..., Any], /, *arguments: Any, **options: Any
+) -> Future[Any]:
+    """Do what another thread would do."""
+    done: Future[Any] = Future()
+    try:
+        done.set_result(work(*arguments, **options))
+    except Exception as error:  # its caller gets it from the future
+        done.set_exception(error)
+    return done
 
 
 def room(file: str) -> str:
