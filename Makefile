@@ -5,13 +5,14 @@ BIN     = $(VENV)/bin
 LIGHT   = .venv-light
 LOWEST  = .venv-lowest
 GPU     = .venv-gpu-wheel
+LOWEST_LIGHT = .venv-lowest-light
 JOBS   ?= 3
-LOWEST_EXTRAS ?= cpu,dev
+FAST    = -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not engine"
 
 # Threads that wait for work sleep instead of spinning: several times faster where processes share cores.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: demo test test-slow test-kernels test-integrations test-engines test-light test-lowest test-gpu-wheel lint docs \
+.PHONY: demo test test-slow test-kernels test-integrations test-engines test-light test-lowest test-lowest-light test-gpu-wheel lint docs \
   clean
 
 demo: $(VENV)/.installed
@@ -28,8 +29,7 @@ demo: $(VENV)/.installed
 # Whole files go to one of JOBS processes, each with one thread, in the order of tests/conftest.py. The many processes
 # that tests start find the package compiled, also where the environment says that Python shall not keep it.
 test: $(VENV)/.installed-dev
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n $(JOBS) --dist loadfile \
-	  --no-loadscope-reorder -m "not slow and not engine"
+	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python $(FAST)
 
 test-slow: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m slow
@@ -48,11 +48,15 @@ test-engines: $(VENV)/.installed-engines
 
 # The fast suite, or only TESTS, in an environment without torch: what needs it is skipped by name (tests/conftest.py).
 test-light: $(LIGHT)/.installed
-	OMP_NUM_THREADS=1 $(LIGHT)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not engine" $(TESTS)
+	OMP_NUM_THREADS=1 $(LIGHT)/bin/python $(FAST) $(TESTS)
 
 # The fast suite, or only TESTS, with the lowest versions that pyproject.toml allows; PYTHON=python3.11.
 test-lowest: $(LOWEST)/.installed
-	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m "not slow and not engine" $(TESTS)
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python $(FAST) $(TESTS)
+
+# The same in an environment without torch and pandas.
+test-lowest-light: $(LOWEST_LIGHT)/.installed
+	OMP_NUM_THREADS=1 $(LOWEST_LIGHT)/bin/python $(FAST) $(TESTS)
 
 # FAISS's wheel for GPUs, 1.5 GB with CUDA's, in the place of faiss-cpu, on any machine: same files, same answers.
 test-gpu-wheel: $(GPU)/.installed
@@ -98,9 +102,11 @@ $(LIGHT)/.installed: pyproject.toml constraints.txt
 	! $(LIGHT)/bin/python -c 'import torch' 2>/dev/null
 	touch $@
 
-$(LOWEST)/.installed: pyproject.toml constraints-lowest.txt
-	$(PYTHON) -m venv $(LOWEST)
-	$(LOWEST)/bin/pip install --quiet -c constraints-lowest.txt -e '.[$(LOWEST_EXTRAS)]'
+$(LOWEST)/.installed: EXTRAS = cpu,dev
+$(LOWEST_LIGHT)/.installed: EXTRAS = cpu,test
+$(LOWEST)/.installed $(LOWEST_LIGHT)/.installed: pyproject.toml constraints-lowest.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet -c constraints-lowest.txt -e '.[$(EXTRAS)]'
 	touch $@
 
 $(GPU)/.installed: pyproject.toml constraints.txt
@@ -110,4 +116,4 @@ $(GPU)/.installed: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(LIGHT) $(LOWEST) $(GPU) demo
+	rm -rf $(VENV) $(LIGHT) $(LOWEST) $(LOWEST_LIGHT) $(GPU) demo

@@ -343,7 +343,7 @@ def _column(words: pa.Array, numbers: IntArray, counts: IntArray) -> pa.Array:
     ends, has_words = np.cumsum(counts), counts > 0
     taken = words.take(pa.array(np.insert(numbers, ends[has_words], len(words) - 1)))
     edges = np.concatenate([[0], ends + np.cumsum(has_words)])
-    _, places, data = taken.buffers()
+    places, data = offsets_and_bytes(taken)
     return pa.LargeStringArray.from_buffers(
-        len(counts), pa.py_buffer(np.frombuffer(places, np.int64)[edges]), data
+        len(counts), pa.py_buffer(places[edges]), pa.py_buffer(data)
     )

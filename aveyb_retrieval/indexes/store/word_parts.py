@@ -76,19 +76,13 @@ class WordPart:
             raise ValueError(f"a part of words with the columns {batch.schema.names}")
         column = {name: batch.column(name).values for name in _COLUMNS}
         word = column["word"]
-        _, offsets, data = word.buffers()
         if not pa.types.is_large_string(word.type):
             raise ValueError(f"words of the type {word.type}")
         array = {
             name: _brought(source, column[name].to_numpy(), base)
             for name in ("shared", "stop", "end", "number", "length")
         }
-        words = WordSet(
-            np.frombuffer(offsets, np.int64)[: len(word) + 1],
-            np.frombuffer(data or b"", np.uint8),
-            array["shared"].astype(np.int64),
-            array["stop"],
-        )
+        words = WordSet(*offsets_and_bytes(word), array["shared"].astype(np.int64), array["stop"])
         part = cls(
             words,
             column["row"].to_numpy(),
